@@ -1,0 +1,49 @@
+"""What the media room takes and gives. Chat code builds `MediaPart`s; `MediaService.prepare` gives `PreparedMedia`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from engine.wire import Modality, Rows
+
+Detail = Literal["auto", "low", "high"]
+
+
+@dataclass(frozen=True, slots=True)
+class MediaPart:
+    """One image or video part of a request, in the order the client sent it.
+
+    param   where it stands, for error bodies: "messages[1].content[0]"
+    url     data:, http: or https: URL; exactly one of url and file_id is set
+    detail  images: "low" is the area rule (at most 576 tokens), "high" and "auto" the long-side rule
+    fps, max_frames   videos only
+    """
+
+    modality: Modality
+    param: str
+    url: str | None = None
+    file_id: str | None = None
+    detail: Detail = "auto"
+    max_long_side_pixel: int | None = None
+    fps: float | None = None
+    max_frames: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedMedia:
+    """Decoded, resized and patchified: everything the prompt and the engine item need.
+
+    grid        (t, h, w) in patches; tokens = t*h*w/4
+    data        raw rows, C order, dtype `rows`; see engine.wire.Item
+    timestamps  seconds of each temporal patch of a video (len t), None for images
+    """
+
+    modality: Modality
+    hash: str
+    grid: tuple[int, int, int]
+    tokens: int
+    rows: Rows
+    t_dup: int
+    data: memoryview
+    timestamps: tuple[float, ...] | None = None
