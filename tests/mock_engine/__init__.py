@@ -14,6 +14,7 @@ contract.py     POST /catalejo/v1/generate;  stock.py  POST /generate as SGLang 
 server.py       routes, bearer token, MockEngine
 """
 
-from tests.mock_engine.server import MockEngine, Options
+from tests.mock_engine.server import MockEngine
+from tests.mock_engine.state import Options
 
 __all__ = ["MockEngine", "Options"]

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from engine.wire import LogprobRow
+from engine.wire import IntArray, LogprobRow
 from tests.mock_engine.checkpoint import THINK_END, MockCheckpoint
 from tests.mock_engine.script import Answer, Piece
 
@@ -31,7 +31,7 @@ class Plan:
         return sum(map(len, self.pieces))
 
 
-def echo(ids: Sequence[int], checkpoint: MockCheckpoint) -> list[Piece]:
+def echo(ids: Sequence[int] | IntArray | IntArray, checkpoint: MockCheckpoint) -> list[Piece]:
     """The last turn's text, a token per event, then end of turn; what a script-less engine answers.
 
     The last turn is the run of ordinary ids before the prompt's last end of turn, without its line for the role."""
@@ -51,7 +51,7 @@ def echo(ids: Sequence[int], checkpoint: MockCheckpoint) -> list[Piece]:
 def plan(
     answer: Answer | None,
     index: int,
-    ids: Sequence[int],
+    ids: Sequence[int] | IntArray,
     sampling: Mapping[str, Any],
     logprobs: int | None,
     checkpoint: MockCheckpoint,
@@ -84,7 +84,7 @@ def plan(
 
 
 def _said(
-    answer: Answer | None, index: int, ids: Sequence[int], checkpoint: MockCheckpoint
+    answer: Answer | None, index: int, ids: Sequence[int] | IntArray | IntArray, checkpoint: MockCheckpoint
 ) -> tuple[list[list[int]], str]:
     pieces = answer.pieces if answer else None
     finish = answer.finish if answer else "stop"

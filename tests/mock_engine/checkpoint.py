@@ -51,5 +51,5 @@ class MockCheckpoint:
         return list(self.tokenizer.encode(text, add_special_tokens=False).ids)
 
     def decode(self, ids: Sequence[int]) -> str:
-        known = [int(i) for i in ids if 0 <= int(i)]
+        known = [int(i) for i in ids if int(i) >= 0]
         return str(self.tokenizer.decode(known, skip_special_tokens=False))

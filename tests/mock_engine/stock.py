@@ -5,6 +5,8 @@ with incremental output. With `n` > 1 the answer is a list, or events carry `ind
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import uuid
 from typing import Any
 
@@ -176,8 +178,5 @@ async def _whole(
 
 
 async def _sleep(run: Running, seconds: float) -> None:
-    import asyncio
-    import contextlib
-
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(run.aborted.wait(), seconds)

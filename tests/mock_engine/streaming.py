@@ -35,7 +35,7 @@ class Dialect(Protocol):
 
 @dataclass(eq=False)
 class Running:
-    """A request being answered. `aborted` is set by /abort_request; `over` once the end has been decided by the mock."""
+    """A request being answered. `aborted`: by /abort_request. `over`: the mock has decided the end."""
 
     rid: str
     aborted: asyncio.Event = field(default_factory=asyncio.Event)
@@ -97,17 +97,15 @@ async def say(
     response.content_type = dialect.content_type
     await response.prepare(request)
     voice = _Voice(response, answer, dialect, run, keep_alive_s)
-    count = 0
-    for first, index, ids, rows in _turns(plans):
+    for count, (index, ids, rows) in enumerate(_turns(plans)):
         if count == after:
             return await _fault(request, response, kind, voice)
-        delay = answer.first_delay_ms if first and answer.first_delay_ms is not None else answer.delay_ms
+        delay = answer.first_delay_ms if count == 0 and answer.first_delay_ms is not None else answer.delay_ms
         await voice.pause(delay / 1000)
         if run.aborted.is_set():
             break
         await voice.write(dialect.tokens(index, ids, rows))
         run.sent_tokens += len(ids)
-        count += 1
     if after is not None and not run.aborted.is_set():
         return await _fault(request, response, kind, voice)
     run.over = True
@@ -119,14 +117,12 @@ async def say(
     return response
 
 
-def _turns(plans: Sequence[Plan]) -> Iterator[tuple[bool, int, list[int], list[LogprobRow] | None]]:
+def _turns(plans: Sequence[Plan]) -> Iterator[tuple[int, list[int], list[LogprobRow] | None]]:
     """Pieces of all choices, interleaved: piece 0 of each choice, piece 1 of each, ..."""
-    first = True
     for step in range(max((len(p.pieces) for p in plans), default=0)):
         for index, plan in enumerate(plans):
             if step < len(plan.pieces):
-                yield first, index, plan.pieces[step], plan.rows[step] if plan.rows is not None else None
-                first = False
+                yield index, plan.pieces[step], plan.rows[step] if plan.rows is not None else None
 
 
 class _Voice:
