@@ -1,4 +1,4 @@
-"""The same request through gateway + local engine and through transformers' own generate gives the same greedy tokens."""
+"""Gateway + local engine and transformers' own generate give the same greedy tokens for the same request."""
 
 from __future__ import annotations
 
