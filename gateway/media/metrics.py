@@ -8,8 +8,8 @@ _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 
 
 
 class MediaMetrics:
-    """modality: image | video. source: data | http | file. stage: ingest (wait for a hashing thread) | fetch | queue (wait for a
-    decoding thread) | decode.
+    """modality: image | video. source: data | http | file. stage: ingest and queue (waits for a hashing and for a
+    decoding thread), fetch, decode.
 
     "Not decoded twice" is `decodes` standing still while `hits` grows.
     """
