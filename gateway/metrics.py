@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
 
+from gateway.media.metrics import MediaMetrics
+
 _FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _TTFT = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 _WHOLE = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
@@ -72,22 +74,8 @@ class Metrics:
         self.upstream_failures = counter("upstream_failures_total", "Failures after the 200", "worker", "error_type")
         self.upstream_bytes = counter("upstream_bytes_total", "Bytes sent to engines", "worker")
 
-        # Media
-        self.media_items = counter(
-            "media_items_total", "Items by result: prepared, cached, coalesced, refused", "modality", "result"
-        )
-        self.media_decodes = counter("media_decodes_total", "Items that went through preproc_rs", "modality")
-        self.media_errors = counter("media_errors_total", "Refused items by code of gateway.errors", "error_type")
-        self.media_bytes = counter("media_bytes_total", "Bytes taken in, by source: data, http, file", "source")
-        self.media_fetch_seconds = histogram("media_fetch_seconds", "Fetching one URL", _WHOLE)
-        self.media_prepare_seconds = histogram(
-            "media_prepare_seconds", "One step of preparing", _FAST, "modality", "step"
-        )
-        self.media_wait_seconds = histogram("media_wait_seconds", "Wait for a media worker", _FAST)
-        self.media_in_flight_bytes = gauge("media_in_flight_bytes", "Bytes reserved by items being prepared")
-        self.media_cache_bytes = gauge("media_cache_bytes", "Bytes of prepared media kept")
-        self.media_cache_items = gauge("media_cache_items", "Items of prepared media kept")
-        self.media_cache_evictions = counter("media_cache_evictions_total", "Items dropped from the cache")
+        # Media: the list is in gateway/media/metrics.py
+        self.media = MediaMetrics(r)
 
     def render(self) -> bytes:
         return generate_latest(self.registry)
