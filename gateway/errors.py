@@ -1,4 +1,5 @@
-"""Every refusal the gateway can give: code -> (status, error type). The one place that knows statuses and bodies.
+"""Every refusal the gateway can give: code -> (status, OpenAI error type). The only place that knows statuses and
+bodies.
 
 Raise `ApiError("code", "sentence", param="messages[0].content")` anywhere; `gateway.app` turns it into the body, before
 a stream has begun, and `gateway.api.sse` into an `error` event after. A message says what was wrong, where, the limit,
