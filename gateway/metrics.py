@@ -1,7 +1,7 @@
 """Every metric name of the gateway, in one place. Rooms take a `Metrics` and use its attributes; none makes its own.
 
 Names are `catalejo_*`; labels follow OpenTelemetry's GenAI attribute names with `_` for `.`. Label values come from
-configuration or from fixed tables (routes, error codes, steps), never from requests, so the number of series is bounded.
+configuration or from fixed tables (routes, error codes, steps), never from requests, so series stay bounded.
 One process has one registry and serves it at /metrics; replicas are scraped one by one, so counters never mix.
 """
 
