@@ -24,11 +24,15 @@ LogprobRow = tuple[float, int, list[tuple[float, int]]]
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """New token ids of choice `index`; `logprobs` rows match `output_ids` one to one."""
+    """New token ids of choice `index`; `logprobs` rows match `output_ids` one to one.
+
+    cached_tokens   on the first line of a choice, so that usage can be told before the finish; None elsewhere
+    """
 
     index: int
     output_ids: list[int]
     logprobs: list[LogprobRow] | None = None
+    cached_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +63,12 @@ Reply = Tokens | Finish | Done | Failure
 def encode_reply(reply: Reply) -> bytes:
     """One line, with its newline."""
     match reply:
-        case Tokens(index, ids, logprobs):
+        case Tokens(index, ids, logprobs, cached_tokens):
             body: dict[str, Any] = {"index": index, "output_ids": ids}
             if logprobs is not None:
                 body["logprobs"] = logprobs
+            if cached_tokens is not None:
+                body["cached_tokens"] = cached_tokens
         case Finish(index, kind, usage, matched):
             body = {
                 "index": index,
@@ -109,7 +115,8 @@ def decode_reply(line: bytes) -> Reply | None:
             if len(rows) != len(ids):
                 raise BadReply(f"{len(rows)} logprob rows for {len(ids)} ids")
             rows = [(_logprob(r[0]), int(r[1]), [(_logprob(t[0]), int(t[1])) for t in r[2]]) for r in rows]
-        return Tokens(int(body["index"]), ids, rows)
+        cached = body.get("cached_tokens")
+        return Tokens(int(body["index"]), ids, rows, None if cached is None else int(cached))
     except BadReply:
         raise
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError, IndexError) as e:
