@@ -1,4 +1,4 @@
-"""Every metric name of the gateway, in one place. Rooms take a `Metrics` and use its attributes; none makes its own.
+"""The gateway's metric names, except the media room's (gateway/media/metrics.py, on the same registry).
 
 Names are `catalejo_*`; labels follow OpenTelemetry's GenAI attribute names with `_` for `.`. Label values come from
 configuration or from fixed tables (routes, error codes, steps), never from requests, so series stay bounded.
@@ -8,6 +8,8 @@ One process has one registry and serves it at /metrics; replicas are scraped one
 from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
+
+from gateway.media.metrics import MediaMetrics
 
 _FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _TTFT = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
@@ -32,6 +34,7 @@ class Metrics:
         def histogram(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
             return Histogram(f"catalejo_{name}", text, labels, registry=r, buckets=buckets)
 
+        self.media = MediaMetrics(r)
         self.build = Info("catalejo_build", "Version and preprocessing version", registry=r)
 
         # HTTP edge
@@ -63,7 +66,7 @@ class Metrics:
 
         # Routing and upstream; `worker` is a configured engine name
         self.worker_up = gauge("worker_up", "1 when the engine answers its health check", "worker")
-        self.worker_in_flight = gauge("worker_in_flight", "Requests running on the engine from here", "worker")
+        self.worker_in_flight = gauge("in_flight_requests", "Requests running on the engine from here", "worker")
         self.worker_breaker = gauge("worker_breaker_open", "1 while the circuit breaker is open", "worker")
         self.routing_decisions = counter("routing_decisions_total", "Why a worker was picked", "policy", "reason")
         self.upstream_requests = counter("upstream_requests_total", "Engine requests by status", "worker", "status")
@@ -71,23 +74,6 @@ class Metrics:
         self.upstream_aborts = counter("upstream_aborts_total", "Engine requests aborted", "worker", "reason")
         self.upstream_failures = counter("upstream_failures_total", "Failures after the 200", "worker", "error_type")
         self.upstream_bytes = counter("upstream_bytes_total", "Bytes sent to engines", "worker")
-
-        # Media
-        self.media_items = counter(
-            "media_items_total", "Items by result: prepared, cached, coalesced, refused", "modality", "result"
-        )
-        self.media_decodes = counter("media_decodes_total", "Items that went through preproc_rs", "modality")
-        self.media_errors = counter("media_errors_total", "Refused items by code of gateway.errors", "error_type")
-        self.media_bytes = counter("media_bytes_total", "Bytes taken in, by source: data, http, file", "source")
-        self.media_fetch_seconds = histogram("media_fetch_seconds", "Fetching one URL", _WHOLE)
-        self.media_prepare_seconds = histogram(
-            "media_prepare_seconds", "One step of preparing", _FAST, "modality", "step"
-        )
-        self.media_wait_seconds = histogram("media_wait_seconds", "Wait for a media worker", _FAST)
-        self.media_in_flight_bytes = gauge("media_in_flight_bytes", "Bytes reserved by items being prepared")
-        self.media_cache_bytes = gauge("media_cache_bytes", "Bytes of prepared media kept")
-        self.media_cache_items = gauge("media_cache_items", "Items of prepared media kept")
-        self.media_cache_evictions = counter("media_cache_evictions_total", "Items dropped from the cache")
 
     def render(self) -> bytes:
         return generate_latest(self.registry)
