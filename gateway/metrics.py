@@ -34,7 +34,6 @@ class Metrics:
         def histogram(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
             return Histogram(f"catalejo_{name}", text, labels, registry=r, buckets=buckets)
 
-        self.media = MediaMetrics(r)
         self.build = Info("catalejo_build", "Version and preprocessing version", registry=r)
 
         # HTTP edge
@@ -74,6 +73,9 @@ class Metrics:
         self.upstream_aborts = counter("upstream_aborts_total", "Engine requests aborted", "worker", "reason")
         self.upstream_failures = counter("upstream_failures_total", "Failures after the 200", "worker", "error_type")
         self.upstream_bytes = counter("upstream_bytes_total", "Bytes sent to engines", "worker")
+
+        # Media: the list is in gateway/media/metrics.py
+        self.media = MediaMetrics(r)
 
     def render(self) -> bytes:
         return generate_latest(self.registry)
