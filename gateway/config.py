@@ -24,6 +24,7 @@ from gateway.admission.settings import AdmissionSettings
 from gateway.api.settings import ApiSettings
 from gateway.media.settings import MediaSettings
 from gateway.observability.settings import ObservabilitySettings
+from gateway.prompt.settings import PromptSettings
 from gateway.routing.settings import EngineEndpoint, RoutingSettings
 from gateway.upstream.settings import UpstreamSettings
 
@@ -59,6 +60,7 @@ class Settings(BaseSettings):
     api: ApiSettings = Field(default_factory=ApiSettings)
     admission: AdmissionSettings = Field(default_factory=AdmissionSettings)
     media: MediaSettings = Field(default_factory=MediaSettings)
+    prompt: PromptSettings = Field(default_factory=PromptSettings)
     routing: RoutingSettings = Field(default_factory=RoutingSettings)
     upstream: UpstreamSettings = Field(default_factory=UpstreamSettings)
     observability: ObservabilitySettings = Field(default_factory=ObservabilitySettings)

@@ -58,7 +58,7 @@ async def start(settings: Settings, metrics: Metrics, admission: Admission) -> S
     from gateway.prompt import Checkpoint, PromptBuilder
 
     checkpoint = await asyncio.to_thread(Checkpoint.load, settings.model_path)
-    builder = PromptBuilder(checkpoint)
+    builder = PromptBuilder(checkpoint, settings.prompt)
     names = ModelNames(settings.model_names, int(time()))
     token = settings.engine_token.get_secret_value() if settings.engine_token else None
     router = Router(settings.engines, token, settings.routing, settings.upstream, metrics)

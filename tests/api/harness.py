@@ -1,9 +1,9 @@
 """A real gateway on a free port in front of a mock engine, in the test's own event loop.
 
-    async with Stack() as s:
-        s.engine.script([{"pieces": ["Hello"]}])
-        answer = await s.chat("Say hello")
-        events = await s.stream("Say hello")
+async with Stack() as s:
+    s.engine.script([{"pieces": ["Hello"]}])
+    answer = await s.chat("Say hello")
+    events = await s.stream("Say hello")
 """
 
 from __future__ import annotations
