@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 
-from engine.wire import GenerateRequest, Item
+from engine.wire import GenerateRequest, Grammar, Item
 from gateway.admission.admission import Admission
 from gateway.api.context import RequestContext
 from gateway.api.generation.plan import Plan
@@ -76,7 +76,7 @@ class Pipeline:
             media = await self._media.prepare(plan.media, tenant=context.tenant) if plan.media else []
             media_s = perf_counter() - began
             ids, items = await self._expand(rendered, media)
-            request = self._request(plan, context, ids, items)
+            request = self._request(plan, context, ids, items, plan.grammar(rendered))
             parsers = [plan.parser(rendered) for _ in range(plan.n)]
             self._metrics.overhead.observe(perf_counter() - context.began - media_s)
             stream = await self._send(request, resources)
@@ -110,7 +110,9 @@ class Pipeline:
             "expand", total > LARGE_PROMPT_TOKENS, lambda: expand(rendered, media, self._checkpoint)
         )
 
-    def _request(self, plan: Plan, context: RequestContext, ids: Any, items: list[Item]) -> GenerateRequest:
+    def _request(
+        self, plan: Plan, context: RequestContext, ids: Any, items: list[Item], grammar: Grammar | None
+    ) -> GenerateRequest:
         limit, prompt = self.context_length, len(ids)
         if prompt >= limit:
             message = (
@@ -126,7 +128,7 @@ class Pipeline:
         used = {
             "items": bool(items),
             "logprobs": plan.logprobs is not None,
-            "grammar": plan.grammar is not None,
+            "grammar": grammar is not None,
             "n": plan.n > 1,
         }
         return GenerateRequest(
@@ -135,7 +137,7 @@ class Pipeline:
             sampling=sampling,
             n=plan.n,
             logprobs=plan.logprobs,
-            grammar=plan.grammar,
+            grammar=grammar,
             cache_salt=context.tenant,
             priority=plan.priority,
             traceparent=context.traceparent,
