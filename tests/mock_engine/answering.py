@@ -110,7 +110,7 @@ def _rows(
         return None
     if isinstance(given, list):
         rows = iter(given)
-        return [[(r[0], r[1], [tuple(t) for t in r[2]]) for r, _ in zip(rows, piece, strict=False)] for piece in pieces]
+        return [[(r[0], r[1], [tuple(t) for t in r[2]]) for _, r in zip(piece, rows, strict=False)] for piece in pieces]
     return [[made_up_row(token, logprobs, checkpoint.vocab_size) for token in piece] for piece in pieces]
 
 
