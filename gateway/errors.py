@@ -36,6 +36,7 @@ ERRORS: Final[Mapping[str, tuple[int, str]]] = {
     "media_undecodable": (400, "invalid_request_error"),
     "media_unsupported_format": (400, "invalid_request_error"),
     "media_limit_exceeded": (400, "invalid_request_error"),
+    "video_unavailable": (400, "invalid_request_error"),
     "file_not_found": (404, "invalid_request_error"),
     # who may, and how much
     "invalid_api_key": (401, "authentication_error"),

@@ -73,7 +73,7 @@ extension() {
     return
   fi
   say "building the Rust extension (release; a minute or two the first time)"
-  PATH="$PWD/$VENV/bin:$PATH" "$VENV/bin/pip" install --no-deps --no-build-isolation --editable . ||
+  PATH="$(cd "$VENV/bin" && pwd):$PATH" "$VENV/bin/pip" install --no-deps --no-build-isolation --editable . ||
     die "the Rust extension did not build; the lines above say why"
   touch "$stamp"
 }
