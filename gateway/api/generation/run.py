@@ -108,8 +108,8 @@ class Run:
                     self.cached_tokens = cached
                 if choice.finish is not None:
                     return  # on its way while the stop string was found
-                choice.completion_tokens += len(ids)
                 events = choice.parser.feed(ids, logprobs)
+                choice.completion_tokens = choice.parser.tokens
                 if choice.parser.stopped is not None:
                     self._finish(index, choice, "stop", [e for e in events if not isinstance(e, StopMatched)], out)
                 elif events:
@@ -123,7 +123,7 @@ class Run:
                 if kind == "abort":
                     raise ApiError("engine_error", "the engine ended the request before it was finished")
                 choice.completion_tokens = usage.completion_tokens
-                events = choice.parser.finish()
+                events = choice.parser.finish(truncated=kind == "length")
                 events = [e for e in events if not isinstance(e, StopMatched)]
                 reason: FinishReason = "stop" if choice.parser.stopped is not None else kind
                 self._finish(index, choice, reason, events, out, matched)
