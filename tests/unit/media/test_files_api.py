@@ -173,8 +173,7 @@ async def test_pages_of_the_list() -> None:
 async def test_every_cut_of_the_body_gives_the_same_file() -> None:
     from gateway.api.files.multipart import read_form
 
-    boundary, data = "xyz", b"\r\n--xy\r\n--xyz-not\r\n" + bytes(range(256))
-    data = data.replace(b"--xyz-", b"--xyy-")
+    boundary, data = "xyz", b"\r\n--xy\r\n--xyy-not\r\n" + bytes(range(256))
     head = (
         f'--{boundary}\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nvision\r\n--{boundary}\r\n'
         'Content-Type: image/png\r\nContent-Disposition: form-data; name="file"; filename="a/b\\\\c.png"\r\n\r\n'
