@@ -75,7 +75,7 @@ class _Header:
         h = self.h
         require = self._list("require", [])
         for entry in require:
-            if entry not in KNOWN_REQUIREMENTS:
+            if not isinstance(entry, str) or entry not in KNOWN_REQUIREMENTS:
                 raise UnknownRequirement(f"this engine does not know requirement {entry!r}", param="require")
         rid = h.get("rid")
         if not isinstance(rid, str) or not 0 < len(rid) <= 256:
@@ -83,7 +83,7 @@ class _Header:
         n = self._int("n", 1, 1, MAX_N)
         top = h.get("logprobs")
         logprobs = None if top is None else self._int("logprobs", 0, 0, MAX_TOP_LOGPROBS)
-        sampling = h.get("sampling") or {}
+        sampling = {} if h.get("sampling") is None else h["sampling"]
         if not isinstance(sampling, dict):
             raise BadHeader("sampling must be an object", param="sampling")
         ids_raw = self._tensor(h.get("input_ids"), "input_ids")

@@ -128,3 +128,8 @@ def verify_hash(item: Item) -> None:
 def is_int(value: Any) -> bool:
     """True for JSON integers, false for booleans."""
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_natural(value: Any) -> bool:
+    """True for JSON integers >= 0."""
+    return is_int(value) and value >= 0

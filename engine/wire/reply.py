@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 import orjson
 
 from engine.wire.errors import BadReply
-from engine.wire.messages import is_int
+from engine.wire.messages import is_natural
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +90,12 @@ def _logprob(value: Any) -> float:
     return float("-inf") if value is None else float(value)
 
 
+def _natural(value: Any, name: str) -> int:
+    if not is_natural(value):
+        raise BadReply(f"{name} must be an integer >= 0, got {value!r}")
+    return int(value)
+
+
 def decode_reply(line: bytes) -> Reply | None:
     """One line without its newline; None for a keep-alive. Raises BadReply."""
     if not line.strip():
@@ -101,42 +107,66 @@ def decode_reply(line: bytes) -> Reply | None:
         if "error" in body:
             e = body["error"]
             return Failure(str(e["code"]), str(e["message"]), bool(e.get("retryable", False)))
+        index = _natural(body["index"], "index")
         if "finish" in body:
-            f, u = body["finish"], body["usage"]
-            if f["type"] not in ("stop", "length", "abort"):
-                raise BadReply(f"unknown finish type {f['type']!r}")
-            usage = Usage(int(u["prompt_tokens"]), int(u["completion_tokens"]), int(u["cached_tokens"]))
-            return Finish(int(body["index"]), f["type"], usage, f.get("matched"))
-        ids = body["output_ids"]
-        rows: Any = body.get("logprobs")
-        if not isinstance(ids, list) or not all(is_int(v) for v in ids):
-            raise BadReply("output_ids must be a list of integers")
+            return _decode_finish(index, body["finish"], body["usage"])
+        ids, rows = body["output_ids"], body.get("logprobs")
+        if not isinstance(ids, list) or not all(type(v) is int and v >= 0 for v in ids):
+            raise BadReply("output_ids must be a list of token ids")
         if rows is not None:
             if len(rows) != len(ids):
                 raise BadReply(f"{len(rows)} logprob rows for {len(ids)} ids")
-            rows = [(_logprob(r[0]), int(r[1]), [(_logprob(t[0]), int(t[1])) for t in r[2]]) for r in rows]
+            rows = [_decode_row(row) for row in rows]
         cached = body.get("cached_tokens")
-        return Tokens(int(body["index"]), ids, rows, None if cached is None else int(cached))
+        return Tokens(index, ids, rows, None if cached is None else _natural(cached, "cached_tokens"))
     except BadReply:
         raise
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError, IndexError) as e:
         raise BadReply(f"reply line is not of the contract: {type(e).__name__}: {e}") from None
 
 
+def _decode_row(row: Any) -> LogprobRow:
+    top = [(_logprob(t[0]), _natural(t[1], "logprobs id")) for t in row[2]]
+    return _logprob(row[0]), _natural(row[1], "logprobs id"), top
+
+
+def _decode_finish(index: int, finish: Any, usage: Any) -> Finish:
+    if finish["type"] not in ("stop", "length", "abort"):
+        raise BadReply(f"unknown finish type {finish['type']!r}")
+    matched = finish.get("matched")
+    counts = (_natural(usage[k], f"usage.{k}") for k in ("prompt_tokens", "completion_tokens", "cached_tokens"))
+    return Finish(index, finish["type"], Usage(*counts), None if matched is None else _natural(matched, "matched"))
+
+
 class ReplyReader:
     """Cuts a byte stream into replies. `feed` returns what is complete; `finish` raises BadReply when the stream ended
-    without `done` or `error`. The cost is linear in the bytes: a partial line is kept as pieces."""
+    without `done` or `error`. The cost is linear in the bytes: a partial line is kept as pieces.
+
+    A broken line never takes the good lines before it along, so that the result does not depend on the cuts: replies
+    read before it are returned, and the error is raised by the next `feed` or `finish` (at once when there are none).
+    """
 
     MAX_LINE_BYTES: Final = 16 << 20
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
         self._held = 0
+        self._error: BadReply | None = None
         self.ended = False
 
     def feed(self, data: bytes) -> list[Reply]:
-        *complete, rest = data.split(b"\n")
         out: list[Reply] = []
+        if self._error is None:
+            try:
+                self._read(data, out)
+            except BadReply as e:
+                self._error = e
+        if self._error is not None and not out:
+            raise self._error
+        return out
+
+    def _read(self, data: bytes, out: list[Reply]) -> None:
+        *complete, rest = data.split(b"\n")
         for line in complete:
             if self._pieces:
                 line = b"".join([*self._pieces, line])
@@ -153,8 +183,14 @@ class ReplyReader:
             self._held += len(rest)
             if self._held > self.MAX_LINE_BYTES:
                 raise BadReply(f"a line is longer than {self.MAX_LINE_BYTES} bytes")
-        return out
+
+    @property
+    def broken(self) -> bool:
+        """A broken line was read; nothing more will come out."""
+        return self._error is not None
 
     def finish(self) -> None:
+        if self._error is not None:
+            raise self._error
         if not self.ended:
             raise BadReply("the stream ended without `done` or `error`")

@@ -18,6 +18,7 @@ from aiohttp import web
 
 from engine import wire
 from tests.mock_engine import contract, stock
+from tests.mock_engine.checkpoint import MockCheckpoint
 from tests.mock_engine.script import Script, ScriptError, parse_script
 from tests.mock_engine.state import STATE, Options, State
 
@@ -186,6 +187,10 @@ class MockEngine:
     @property
     def url(self) -> str:
         return f"http://{self._state.options.host}:{self.port}"
+
+    @property
+    def checkpoint(self) -> MockCheckpoint:
+        return self._state.checkpoint
 
     @property
     def running(self) -> int:
