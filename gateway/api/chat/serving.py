@@ -72,6 +72,11 @@ class ChatService:
         context.notes.update(model=self._names.served, stream=bool(request.stream), n=plan.n, media=len(plan.media))
         return await self._pipeline.open(plan, context)
 
+    async def prompt_ids(self, request: ChatRequest, body_bytes: int) -> list[int]:
+        """The prompt alone, one placeholder per media part."""
+        plan = self.plan(request, large=body_bytes > self.settings.offload_bytes)
+        return (await asyncio.to_thread(plan.render) if plan.large else plan.render()).ids
+
     def plan(self, request: ChatRequest, *, large: bool) -> Plan:
         """Everything decided before anything is done. Raises ApiError."""
         self._check_limits(request)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -69,8 +69,35 @@ class Pipeline:
 
     async def open(self, plan: Plan, context: RequestContext) -> Run:
         """Raises ApiError for every refusal. The caller closes the Run."""
+        [run] = await self.open_all([plan], context)
+        return run
+
+    async def open_all(self, plans: Sequence[Plan], context: RequestContext) -> list[Run]:
+        """All are open, or none. One place in admission for all of them; the last to close gives it back."""
+        place = AsyncExitStack()
+        runs: list[Run] = []
+        try:
+            await place.enter_async_context(self._admission.acquire(context.tenant))
+            for plan in plans:
+                runs.append(await self._open_one(plan, context))
+        except BaseException:
+            await asyncio.gather(*(run.aclose() for run in runs))
+            await place.aclose()
+            raise
+        left = len(runs)
+
+        async def closed() -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                await place.aclose()
+
+        for run in runs:
+            run.on_close(closed)
+        return runs
+
+    async def _open_one(self, plan: Plan, context: RequestContext) -> Run:
         async with AsyncExitStack() as resources:
-            await resources.enter_async_context(self._admission.acquire(context.tenant))
             rendered = await self._timed("prompt", plan.large, plan.render)
             began = perf_counter()
             media = await self._media.prepare(plan.media, tenant=context.tenant) if plan.media else []
