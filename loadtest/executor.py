@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -22,6 +23,8 @@ from loadtest.spool import Plan, Spool
 from loadtest.wire_client import Exchange, Pool
 
 LAG_PERIOD_S = 0.02
+AHEAD = 128
+AHEAD_IDLE_S = 0.03
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,11 +133,22 @@ class Executor:
             self._launch(self._session(session, turn, request, due))
 
     async def _replay(self, trace: Iterable[tuple[float, Turn]]) -> None:
-        for offset, turn in trace:
-            due = self._start + offset
-            request = self._pool.request(self._path, turn.body)
-            await asyncio.sleep(max(0.0, due - time.monotonic()))
-            self._launch(self._exchange(turn, request, due))
+        """Bodies are made ahead, while nothing is due: a burst in the trace must not find us writing prose."""
+        coming = iter(trace)
+        ready: deque[tuple[float, Turn, bytes]] = deque()
+        more = True
+        while more or ready:
+            while more and len(ready) < AHEAD and not (ready and ready[0][0] - time.monotonic() < AHEAD_IDLE_S):
+                entry = next(coming, None)
+                more = entry is not None
+                if entry is not None:
+                    offset, turn = entry
+                    ready.append((self._start + offset, turn, self._pool.request(self._path, turn.body)))
+                await asyncio.sleep(0)
+            if ready:
+                due, turn, request = ready.popleft()
+                await asyncio.sleep(max(0.0, due - time.monotonic()))
+                self._launch(self._exchange(turn, request, due))
 
     async def _closed_loop(self) -> None:
         mine = len(range(self._worker, self._load.concurrency, self._workers))

@@ -143,6 +143,7 @@ def _trace(job: Job, worker: int) -> Iterator[tuple[float, Turn]] | None:
 async def _work(job: Job, worker: int, folder: Path, pipe: multiprocessing.connection.Connection) -> None:
     pool = Pool(job.url, job.headers)
     sessions = Sessions(Scenario.model_validate(job.scenario), job.model, job.seed, job.calibration)
+    sessions.prepare()
     out = spool.Spool(folder / f"worker-{worker}.spool")
     executor = Executor(
         pool,
