@@ -1,4 +1,5 @@
-"""Every refusal the gateway can give: code -> (status, OpenAI error type). The only place that knows statuses and bodies.
+"""Every refusal the gateway can give: code -> (status, OpenAI error type). The only place that knows statuses and
+bodies.
 
 Raise `ApiError("code", "sentence", param="messages[0].content")` anywhere; `gateway.app` turns it into the body, before
 a stream has begun, and `gateway.api.sse` into an `error` event after. A message says what was wrong, where, the limit,
@@ -35,6 +36,7 @@ ERRORS: Final[Mapping[str, tuple[int, str]]] = {
     "media_undecodable": (400, "invalid_request_error"),
     "media_unsupported_format": (400, "invalid_request_error"),
     "media_limit_exceeded": (400, "invalid_request_error"),
+    "video_unavailable": (400, "invalid_request_error"),
     "file_not_found": (404, "invalid_request_error"),
     # who may, and how much
     "invalid_api_key": (401, "authentication_error"),

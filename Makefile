@@ -1,0 +1,43 @@
+# `make serve` and `make test` do all their own set-up. `make help` lists the rest.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+VENV ?= .venv
+export VENV
+BIN := $(VENV)/bin
+PORT ?= 8000
+PYTEST_WORKERS ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: help setup serve test check format locks clean
+
+help: ## show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
+
+setup: ## system packages, virtual environment, Rust extension
+	@deploy/build/setup.sh
+
+serve: setup ## gateway and embedded engine on 127.0.0.1:$(PORT), with the demo checkpoint
+	@exec $(BIN)/catalejo up --port $(PORT)
+
+test: setup ## every test that needs no GPU, no cluster and no network
+	cargo test --release --quiet --manifest-path preproc_rs/Cargo.toml
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile -m "not slow"
+
+check: setup ## format, lint and types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	cargo fmt --all --check
+	cargo clippy --release --quiet --all-targets -- -D warnings
+
+format: setup ## rewrite files in the project's format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+	cargo fmt --all
+
+locks: setup ## re-pin requirements/app.txt from pyproject.toml
+	$(BIN)/pip-compile --quiet --upgrade --extra engine-local --extra loadtest --extra dev --strip-extras --allow-unsafe \
+	  --no-emit-index-url --no-emit-find-links --no-header --no-annotate -o requirements/app.txt pyproject.toml
+
+clean: ## remove everything built here
+	rm -rf $(VENV) .venv-* target .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

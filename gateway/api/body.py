@@ -1,0 +1,130 @@
+"""Reading a request body once, within a bound, and turning it into a model; every mistake becomes an ApiError.
+
+A pydantic location is walked along the data, so that union tags vanish and the path is the client's own:
+`messages[0].content[1].image_url.url`. Of the errors of a union's branches the deepest is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final, TypeVar
+
+import orjson
+from pydantic import BaseModel, ValidationError
+from starlette.requests import ClientDisconnect, Request
+
+from gateway.errors import ApiError
+
+Model = TypeVar("Model", bound=BaseModel)
+DRAIN_TIMEOUT_S: Final = 2.0
+SHOWN_CHARACTERS: Final = 80
+
+
+async def read_body(request: Request, limit: int, drain: int) -> bytes:
+    """The whole body. Above `limit` bytes: up to `drain` more are read and dropped, so that a reset does not eat the
+    refusal, and the connection is closed."""
+    declared = request.headers.get("content-length", "")
+    size = int(declared) if declared.isascii() and declared.isdigit() else 0
+    if size <= limit:
+        pieces: list[bytes] = []
+        size = 0
+        try:
+            async for piece in request.stream():
+                size += len(piece)
+                if size > limit:
+                    break
+                pieces.append(piece)
+            else:
+                return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        except ClientDisconnect:
+            raise ApiError("client_closed_request", "the client left while sending the body") from None
+    await _drain(request, drain)
+    message = f"the request body is larger than {limit} bytes"
+    raise ApiError("request_too_large", message, headers={"connection": "close"})
+
+
+async def _drain(request: Request, budget: int) -> None:
+    if "100-continue" in request.headers.get("expect", "").lower():
+        return  # nothing was sent, and nothing has been asked for
+    try:
+        async with asyncio.timeout(DRAIN_TIMEOUT_S):
+            while budget > 0:
+                message = await request.receive()
+                budget -= max(1, len(message.get("body", b"")))
+                if message["type"] == "http.disconnect" or not message.get("more_body", False):
+                    return
+    except TimeoutError:
+        return
+
+
+def require_json(request: Request) -> None:
+    """A body of another declared type is a 415; none declared is taken as JSON."""
+    kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+    if kind not in ("application/json", "") and not kind.endswith("+json") and kind != "text/plain":
+        raise ApiError("unsupported_media_type", f"content-type {kind[:SHOWN_CHARACTERS]!r}: send application/json")
+
+
+def parse(model: type[Model], body: bytes) -> Model:
+    """Validates JSON bytes. Raises ApiError with `param`."""
+    try:
+        return model.model_validate_json(body)
+    except ValidationError as e:
+        raise _as_api_error(e, body) from None
+
+
+def _as_api_error(error: ValidationError, body: bytes) -> ApiError:
+    errors = error.errors(include_url=False, include_context=True)
+    if errors[0]["type"] == "json_invalid":
+        return ApiError("invalid_json", f"the body is not valid JSON: {errors[0]['ctx']['error']}")
+    try:
+        data = orjson.loads(body)
+    except orjson.JSONDecodeError as e:
+        return ApiError("invalid_json", f"the body is not valid JSON: {e}")
+    if not isinstance(data, dict):
+        return ApiError("invalid_json", "the body must be a JSON object")
+    paths = [path_of(e["loc"], data, missing=e["type"] == "missing") for e in errors]
+    best = max(range(len(errors)), key=lambda i: (len(paths[i]), -i))
+    chosen, param = errors[best], spell(paths[best])
+    if chosen["type"] == "missing":
+        return ApiError("missing_required_parameter", f"missing required parameter: '{param}'", param=param)
+    if chosen["type"] == "extra_forbidden":
+        return ApiError("unknown_parameter", f"unknown parameter: '{param}'", param=param)
+    cause = chosen.get("ctx", {}).get("error")
+    if isinstance(cause, ApiError):
+        return cause
+    code = "string_above_max_length" if chosen["type"] == "string_too_long" else "invalid_value"
+    return ApiError(code, f"'{param}': {_sentence(chosen)}", param=param)
+
+
+def _sentence(error: Any) -> str:
+    text: str = error["msg"].removeprefix("Value error, ")
+    text = text[:1].lower() + text[1:]
+    value = error.get("input")
+    if isinstance(value, (bool, int, float)) or value is None or (isinstance(value, str) and len(value) <= 40):
+        shown = orjson.dumps(value, default=repr).decode()
+        return f"{text}, got {shown}"
+    return f"{text}, got {type(value).__name__}"
+
+
+def path_of(loc: Sequence[int | str], data: Any, *, missing: bool) -> list[int | str]:
+    """The part of a pydantic location that exists in `data`; a missing last name is kept."""
+    path: list[int | str] = []
+    for i, part in enumerate(loc):
+        if part in data if isinstance(data, dict) else isinstance(part, int) and _has(data, part):
+            data = data[part]
+        elif not (missing and i == len(loc) - 1):
+            continue
+        path.append(part)
+    return path
+
+
+def _has(data: Any, index: int) -> bool:
+    return isinstance(data, list) and index < len(data)
+
+
+def spell(path: Sequence[int | str]) -> str:
+    out = ""
+    for part in path:
+        out += f"[{part}]" if isinstance(part, int) else (f".{part}" if out else str(part))
+    return out or "body"

@@ -1,0 +1,201 @@
+"""The life of a request from admission to the engine's acceptance; see architecture.md. Each step calls one room.
+
+Everything a client can get wrong is refused here or before, so a stream and a plain answer fail alike. Cancelling
+`open()` at any point (the client left) gives back what was taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import numpy as np
+
+from engine.wire import GenerateRequest, Grammar, Item
+from gateway.admission.admission import Admission
+from gateway.api.context import RequestContext
+from gateway.api.generation.plan import Plan
+from gateway.api.generation.run import Run
+from gateway.errors import ApiError
+from gateway.metrics import Metrics
+from gateway.routing.router import Router
+from gateway.routing.worker import Worker
+from gateway.upstream.client import EngineUnreachable, GenerationStream
+
+if TYPE_CHECKING:
+    from gateway.media.service import MediaService
+    from gateway.media.types import PreparedMedia
+    from gateway.prompt import Checkpoint, RenderedPrompt
+
+T = TypeVar("T")
+LARGE_PROMPT_TOKENS: Final = 65536
+ENGINE_TRIES: Final = 2
+
+
+class Pipeline:
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        admission: Admission,
+        media: MediaService,
+        router: Router,
+        metrics: Metrics,
+        *,
+        model_name: str,
+        context_length: int | None,
+        default_max_tokens: int | None,
+        abort_wait_s: float,
+    ) -> None:
+        self._checkpoint = checkpoint
+        self._admission = admission
+        self._media = media
+        self._router = router
+        self._metrics = metrics
+        self._model_name = model_name
+        self._context_length = context_length
+        self._default_max_tokens = default_max_tokens
+        self._abort_wait_s = abort_wait_s
+
+    @property
+    def context_length(self) -> int:
+        """What fits: configuration, else the engines' own, never more than the checkpoint's positions."""
+        asked = self._context_length or self._router.context_length
+        most = self._checkpoint.max_position_embeddings
+        return min(asked, most) if asked else most
+
+    async def open(self, plan: Plan, context: RequestContext) -> Run:
+        """Raises ApiError for every refusal. The caller closes the Run."""
+        [run] = await self.open_all([plan], context)
+        return run
+
+    async def open_all(self, plans: Sequence[Plan], context: RequestContext) -> list[Run]:
+        """All are open, or none. One place in admission for all of them; the last to close gives it back."""
+        place = AsyncExitStack()
+        runs: list[Run] = []
+        try:
+            await place.enter_async_context(self._admission.acquire(context.tenant))
+            for plan in plans:
+                runs.append(await self._open_one(plan, context))
+        except BaseException:
+            await asyncio.gather(*(run.aclose() for run in runs))
+            await place.aclose()
+            raise
+        left = len(runs)
+
+        async def closed() -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                await place.aclose()
+
+        for run in runs:
+            run.on_close(closed)
+        return runs
+
+    async def _open_one(self, plan: Plan, context: RequestContext) -> Run:
+        async with AsyncExitStack() as resources:
+            rendered = await self._timed("prompt", plan.large, plan.render)
+            began = perf_counter()
+            media = await self._media.prepare(plan.media, tenant=context.tenant) if plan.media else []
+            media_s = perf_counter() - began
+            ids, items = await self._expand(rendered, media)
+            request = self._request(plan, context, ids, items, plan.grammar(rendered))
+            parsers = [plan.parser(rendered) for _ in range(plan.n)]
+            self._metrics.overhead.observe(perf_counter() - context.began - media_s)
+            stream = await self._send(request, resources)
+            self._metrics.prompt_tokens.labels(self._model_name).observe(len(ids))
+            return Run(
+                stream,
+                parsers,
+                len(ids),
+                self._model_name,
+                context,
+                self._metrics,
+                self._abort_wait_s,
+                resources.pop_all(),
+            )
+        raise AssertionError("unreachable")
+
+    async def _timed(self, step: str, large: bool, work: Callable[[], T]) -> T:
+        began = perf_counter()
+        try:
+            return await asyncio.to_thread(work) if large else work()
+        finally:
+            self._metrics.steps.labels(step).observe(perf_counter() - began)
+
+    async def _expand(self, rendered: RenderedPrompt, media: list[PreparedMedia]) -> tuple[Any, list[Item]]:
+        if not media:
+            return np.asarray(rendered.ids, dtype=np.uint32), []
+        from gateway.prompt import expand
+
+        total = len(rendered.ids) + sum(m.tokens for m in media)
+        return await self._timed(
+            "expand", total > LARGE_PROMPT_TOKENS, lambda: expand(rendered, media, self._checkpoint)
+        )
+
+    def _request(
+        self, plan: Plan, context: RequestContext, ids: Any, items: list[Item], grammar: Grammar | None
+    ) -> GenerateRequest:
+        limit, prompt = self.context_length, len(ids)
+        if prompt >= limit:
+            message = (
+                f"This model's maximum context length is {limit} tokens. However, your prompt has {prompt} tokens. "
+                "Shorten the prompt; at least one token must be left for the answer."
+            )
+            raise ApiError("context_length_exceeded", message, param=plan.prompt_param)
+        wanted = plan.max_tokens or self._default_max_tokens or limit
+        sampling = {**plan.sampling, "max_new_tokens": min(wanted, limit - prompt)}
+        if sampling.get("min_new_tokens", 0) > sampling["max_new_tokens"]:
+            message = f"min_tokens is larger than what may be generated ({sampling['max_new_tokens']} tokens)"
+            raise ApiError("invalid_value", message, param="min_tokens")
+        used = {
+            "items": bool(items),
+            "logprobs": plan.logprobs is not None,
+            "grammar": grammar is not None,
+            "n": plan.n > 1,
+        }
+        return GenerateRequest(
+            rid=f"{secrets.token_hex(8)}-{context.request_id[:100]}",  # a client may send one id twice
+            input_ids=ids,
+            sampling=sampling,
+            n=plan.n,
+            logprobs=plan.logprobs,
+            grammar=grammar,
+            cache_salt=context.tenant,
+            priority=plan.priority,
+            traceparent=context.traceparent,
+            items=tuple(items),
+            require=tuple(name for name, on in used.items() if on),
+        )
+
+    async def _send(self, request: GenerateRequest, resources: AsyncExitStack) -> GenerationStream:
+        """To the best worker; to another one when the first could not be reached at all."""
+        hashes = [i.hash for i in request.items]
+        tried: set[str] = set()
+        while True:
+            worker = self._router.pick(hashes, exclude=frozenset(tried))
+            try:
+                with worker:
+                    stream = await self._open(worker, request, hashes)
+                    resources.enter_context(worker)
+                    return stream
+            except EngineUnreachable:
+                tried.add(worker.name)
+                if len(tried) >= min(ENGINE_TRIES, len(self._router.workers)):
+                    raise
+                self._metrics.upstream_retries.labels(worker.name, "unreachable").inc()
+
+    async def _open(self, worker: Worker, request: GenerateRequest, hashes: list[str]) -> GenerationStream:
+        try:
+            stream = await worker.client.open(request, worker.known_media(hashes))
+        except ApiError as e:
+            if e.code in ("engine_unavailable", "engine_error", "engine_timeout"):
+                worker.failed()
+            raise
+        worker.succeeded()
+        worker.remember_media(hashes)
+        return stream

@@ -1,0 +1,39 @@
+"""What an endpoint family asks of the pipeline: everything decided, nothing done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from engine.wire import Grammar
+from gateway.media.types import MediaPart
+
+if TYPE_CHECKING:
+    from gateway.parsing import OutputParser
+    from gateway.prompt import RenderedPrompt
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """render      gives the prompt; pure, may run in a thread when `large`
+    parser         makes the output parser of one choice; called once per choice
+    sampling       engine names; without max_new_tokens
+    max_tokens     what the client asked for, or None
+    grammar        what the answer must look like, once it is known whether the prompt ends inside thinking
+    prompt_param   the field that over-long prompts are blamed on
+    """
+
+    route: str
+    render: Callable[[], RenderedPrompt]
+    parser: Callable[[RenderedPrompt], OutputParser]
+    sampling: Mapping[str, Any]
+    max_tokens: int | None
+    prompt_param: str
+    media: Sequence[MediaPart] = ()
+    n: int = 1
+    logprobs: int | None = None
+    grammar: Callable[[RenderedPrompt], Grammar | None] = lambda rendered: None
+    priority: int = 0
+    large: bool = False
+    notes: dict[str, Any] = field(default_factory=dict)

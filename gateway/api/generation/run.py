@@ -1,0 +1,199 @@
+"""One generation that the engine has accepted: its replies become parsed updates and usage.
+
+A `Run` owns the place in admission, the worker's slot and the engine's stream; `aclose()` gives all back and aborts
+the engine request when it is not finished. Streaming and non-streaming answers both come from `updates()`.
+
+Stop strings are matched here, not by the engine: when every choice still open has matched one, the engine is asked to
+abort, and for at most `abort_wait_s` its last lines are awaited, since they hold the true cached_tokens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from time import perf_counter
+from typing import TYPE_CHECKING, Literal
+
+from engine.wire import Failure, Finish, Reply, Tokens
+from gateway.api.context import RequestContext
+from gateway.errors import ERRORS, ApiError
+from gateway.metrics import Metrics
+from gateway.parsing.events import Event, StopMatched
+from gateway.upstream.client import GenerationStream
+
+if TYPE_CHECKING:
+    from gateway.parsing import OutputParser
+
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass(slots=True)
+class Update:
+    """What is new in one choice. `finish` is set in its last update."""
+
+    index: int
+    events: list[Event]
+    finish: FinishReason | None = None
+    matched: str | int | None = None
+
+
+@dataclass(slots=True)
+class Choice:
+    parser: OutputParser
+    completion_tokens: int = 0
+    finish: FinishReason | None = None
+
+
+class Run:
+    def __init__(
+        self,
+        stream: GenerationStream,
+        parsers: list[OutputParser],
+        prompt_tokens: int,
+        model: str,
+        context: RequestContext,
+        metrics: Metrics,
+        abort_wait_s: float,
+        resources: AsyncExitStack,
+    ) -> None:
+        self.prompt_tokens = prompt_tokens
+        self.cached_tokens = 0
+        self.choices = [Choice(p) for p in parsers]
+        self._stream = stream
+        self._open = len(parsers)
+        self._model = model
+        self._context = context
+        self._metrics = metrics
+        self._abort_wait_s = abort_wait_s
+        self._resources = resources
+        self._first: float | None = None
+        self._closed = False
+
+    @property
+    def completion_tokens(self) -> int:
+        return sum(c.completion_tokens for c in self.choices)
+
+    @property
+    def reasoning_tokens(self) -> int:
+        return sum(c.parser.reasoning_tokens for c in self.choices)
+
+    async def updates(self) -> AsyncIterator[list[Update]]:
+        """Everything that one read of the engine's stream brought, in order. Raises ApiError when the engine fails."""
+        async for replies in self._stream.batches():
+            if self._first is None:
+                self._first = perf_counter()
+                self._metrics.ttft.labels(self._model).observe(self._first - self._context.began)
+            out: list[Update] = []
+            failure: ApiError | None = None
+            try:
+                for reply in replies:
+                    self._take(reply, out)
+            except ApiError as e:
+                failure = e  # what came before it still goes out
+            if out:
+                yield out
+            if failure is not None:
+                raise failure
+            if not self._open and not self._stream.finished:
+                await self._collect_usage()
+                return
+
+    def _take(self, reply: Reply, out: list[Update]) -> None:
+        match reply:
+            case Tokens(index, ids, logprobs, cached):
+                choice = self._choice(index)
+                if cached is not None and index == 0:
+                    self.cached_tokens = cached
+                if choice.finish is not None:
+                    return  # on its way while the stop string was found
+                events = choice.parser.feed(ids, logprobs)
+                choice.completion_tokens = choice.parser.tokens
+                if choice.parser.stopped is not None:
+                    self._finish(index, choice, "stop", [e for e in events if not isinstance(e, StopMatched)], out)
+                elif events:
+                    out.append(Update(index, events))
+            case Finish(index, kind, usage, matched):
+                choice = self._choice(index)
+                if index == 0:
+                    self.cached_tokens = usage.cached_tokens
+                if choice.finish is not None:
+                    return
+                if kind == "abort":
+                    raise ApiError("engine_error", "the engine ended the request before it was finished")
+                choice.completion_tokens = usage.completion_tokens
+                events = choice.parser.finish(truncated=kind == "length")
+                events = [e for e in events if not isinstance(e, StopMatched)]
+                reason: FinishReason = "stop" if choice.parser.stopped is not None else kind
+                self._finish(index, choice, reason, events, out, matched)
+            case Failure(code, message, _):
+                self._metrics.upstream_failures.labels(self._stream.client.name, "engine_error").inc()
+                known = code if code in ERRORS and ERRORS[code][0] >= 500 else "engine_error"
+                raise ApiError(known, f"the engine failed: {message}")
+
+    def _choice(self, index: int) -> Choice:
+        if not 0 <= index < len(self.choices):
+            raise ApiError("engine_error", "the engine answered for a choice that was not asked for")
+        return self.choices[index]
+
+    def _finish(
+        self,
+        index: int,
+        choice: Choice,
+        reason: FinishReason,
+        events: list[Event],
+        out: list[Update],
+        matched: int | None = None,
+    ) -> None:
+        choice.finish = reason
+        self._open -= 1
+        self._metrics.finishes.labels(self._model, reason).inc()
+        out.append(Update(index, events, reason, choice.parser.stopped or matched))
+
+    async def _collect_usage(self) -> None:
+        await self._stream.client.abort(self._stream.rid, "stop_string")
+        try:
+            async with asyncio.timeout(self._abort_wait_s):
+                async for replies in self._stream.batches():
+                    for reply in replies:
+                        if isinstance(reply, Finish) and reply.index == 0:
+                            self.cached_tokens = reply.usage.cached_tokens
+        except (TimeoutError, ApiError):
+            return  # the answer is complete; only the engine's last word is missing
+
+    def on_close(self, callback: Callable[[], Awaitable[None]]) -> None:
+        self._resources.push_async_callback(callback)
+
+    async def aclose(self) -> None:
+        """Gives everything back; aborts what is unfinished. Safe to call twice."""
+        if self._closed:
+            return
+        self._closed = True
+        if not self._stream.finished:
+            self._metrics.upstream_aborts.labels(self._stream.client.name, "closed").inc()
+        self._account()
+        self._stream.close()
+        await self._resources.aclose()
+
+    def _account(self) -> None:
+        now = perf_counter()
+        count, model = self.completion_tokens, self._model
+        reasoning = self.reasoning_tokens
+        for kind, value in (
+            ("input", self.prompt_tokens),
+            ("output", count),
+            ("cached_input", self.cached_tokens),
+            ("reasoning", reasoning),
+        ):
+            self._metrics.tokens.labels(model, kind).inc(value)
+        if self._first is not None and count > 1:
+            self._metrics.tpot.labels(model).observe((now - self._first) / (count - 1))
+        self._metrics.generation_duration.labels(model).observe(now - self._context.began)
+        self._context.notes.update(
+            prompt_tokens=self.prompt_tokens,
+            completion_tokens=count,
+            cached_tokens=self.cached_tokens,
+            reasoning_tokens=reasoning,
+            worker=self._stream.client.name,
+        )

@@ -1,0 +1,38 @@
+"""Settings of the api room: what clients may send, and the documented choices where clients disagree."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+ThinkingMode = Literal["enabled", "disabled", "adaptive"]
+
+
+class ApiSettings(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    max_body_bytes: int = Field(default=64 << 20, ge=1024, description="Larger bodies are a 413.")
+    drain_body_bytes: int = Field(
+        default=8 << 20, ge=0, description="Read and dropped after a 413, so the client sees it."
+    )
+    offload_bytes: int = Field(
+        default=256 << 10, ge=0, description="Bodies above this are parsed and rendered off the loop."
+    )
+    keep_alive_s: float = Field(default=15.0, gt=0, description="SSE comment after this much silence.")
+    max_n: int = Field(default=16, ge=1, le=128)
+    max_messages: int = Field(default=16384, ge=1)
+    max_tools: int = Field(default=1024, ge=1)
+    max_images: int = Field(default=256, ge=0, description="Images per request.")
+    max_videos: int = Field(default=16, ge=0, description="Videos per request.")
+    default_max_tokens: int | None = Field(default=None, ge=1, description="None: what is left of the context.")
+    default_thinking: ThinkingMode | None = Field(
+        default=None, description="None: the template's own default (adaptive)."
+    )
+    use_generation_config: bool = Field(
+        default=True, description="Sampling defaults from the checkpoint's generation_config.json."
+    )
+    reasoning_field: Literal["reasoning_content", "reasoning", "both"] = "reasoning_content"
+    named_tool_finish_reason: Literal["stop", "tool_calls"] = "stop"
+    empty_tools: Literal["ignore", "refuse"] = "ignore"
+    strict_fields: bool = Field(default=False, description="Refuse unknown fields with a 400 instead of ignoring them.")

@@ -1,0 +1,54 @@
+"""What one request has used of its budget. Charged with facts about the parts, never with how they were obtained: a
+cached picture counts like a fetched one, so the same request always gets the same answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gateway.media.problems import MediaProblem, mib
+from gateway.media.settings import MediaBudget
+from gateway.media.types import MediaPart
+
+
+def _over(message: str) -> MediaProblem:
+    return MediaProblem("media_limit_exceeded", message, reason="request_budget")
+
+
+class RequestBudget:
+    def __init__(self, limits: MediaBudget) -> None:
+        self._limits = limits
+        self._bytes = 0
+        self._pixels = 0
+        self._tokens = 0
+
+    def check_counts(self, parts: Sequence[MediaPart]) -> None:
+        """Raises ApiError at the first part over the number of images or videos."""
+        for modality, limit in (("image", self._limits.max_images), ("video", self._limits.max_videos)):
+            same = [part for part in parts if part.modality == modality]
+            if len(same) > limit:
+                problem = _over(f"the request holds {len(same)} {modality}s; the limit is {limit}")
+                raise problem.at(same[limit].param)
+
+    def charge_bytes(self, size: int) -> None:
+        self._bytes += size
+        if self._bytes > self._limits.max_total_bytes:
+            raise _over(
+                f"the request's media is larger than {mib(self._limits.max_total_bytes)} together, "
+                "the limit for one request"
+            )
+
+    def charge_pixels(self, pixels: int) -> None:
+        self._pixels += pixels
+        if self._pixels > self._limits.max_total_pixels:
+            raise _over(
+                f"the request's media holds more than {self._limits.max_total_pixels} pixels together, "
+                "the limit for one request"
+            )
+
+    def charge_tokens(self, tokens: int) -> None:
+        self._tokens += tokens
+        if self._tokens > self._limits.max_total_tokens:
+            raise _over(
+                f"the request's media needs more than {self._limits.max_total_tokens} vision tokens together, "
+                "the limit for one request; send fewer or smaller pictures"
+            )

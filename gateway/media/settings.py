@@ -1,0 +1,126 @@
+"""Every knob of the media room, with its default and its reason. docs/security.md lists the same defaults."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+MIB = 1 << 20
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class FetchSettings(_Model):
+    """How a stranger's URL is fetched."""
+
+    enabled: bool = True
+    ports: tuple[int, ...] = (80, 443)
+    allow_hosts: tuple[str, ...] = ()
+    """When not empty, only these hosts: "example.com", or "*.example.com" for its subdomains."""
+    deny_hosts: tuple[str, ...] = ()
+    deny_networks: tuple[str, ...] = ()
+    """More networks never to be reached, in CIDR: the operator's own public ranges, a NAT64 prefix of one's own."""
+    private_endpoints: tuple[str, ...] = ()
+    """"host:port" of an internal store that pictures may come from although its address is not public."""
+    connect_timeout_s: float = Field(default=5.0, gt=0)
+    idle_timeout_s: float = Field(default=10.0, gt=0)
+    """Longest silence, also before the response header."""
+    total_timeout_s: float = Field(default=30.0, gt=0)
+    """For one part: resolving, every redirect and the body together."""
+    min_rate_bytes_s: int = Field(default=1024, ge=0)
+    min_rate_grace_s: float = Field(default=5.0, ge=0)
+    max_redirects: int = Field(default=5, ge=0, le=20)
+    max_url_bytes: int = Field(default=8192, ge=256)
+    max_concurrent: int = Field(default=1024, ge=1)
+    max_concurrent_per_host: int = Field(default=32, ge=1)
+    max_concurrent_per_tenant: int = Field(default=256, ge=1)
+    resolver_threads: int = Field(default=16, ge=1)
+    user_agent: str = "Catalejo/0.1 (media fetcher of an inference gateway)"
+
+    @field_validator("deny_networks")
+    @classmethod
+    def _networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for net in value:
+            ipaddress.ip_network(net)
+        return value
+
+    @field_validator("private_endpoints")
+    @classmethod
+    def _endpoints(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for entry in value:
+            host, _, port = entry.rpartition(":")
+            if not host or not port.isdigit() or not 0 < int(port) < 65536:
+                raise ValueError(f'private_endpoints: {entry!r} is not "host:port"')
+        return tuple(entry.lower() for entry in value)
+
+    @field_validator("allow_hosts", "deny_hosts")
+    @classmethod
+    def _hosts(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(host.lower().rstrip(".") for host in value)
+
+
+class MediaBudget(_Model):
+    """What one request may ask for."""
+
+    max_images: int = Field(default=128, ge=0)
+    max_videos: int = Field(default=4, ge=0)
+    max_total_bytes: int = Field(default=512 * MIB, ge=1)
+    """Encoded bytes of all parts, however they came and also when the cache had them."""
+    max_total_pixels: int = Field(default=1_000_000_000, ge=1)
+    """Decoded pixels of all pictures before resizing."""
+    max_total_tokens: int = Field(default=524_288, ge=1)
+    """Vision tokens: half of M3's context."""
+
+
+class FileSettings(_Model):
+    """POST /v1/files."""
+
+    enabled: bool = True
+    location: str = "local"
+    """"local": a private temporary folder. Else a folder, or an fsspec URL such as "s3://bucket/prefix"."""
+    max_file_bytes: int = Field(default=256 * MIB, ge=1)
+    max_files_per_tenant: int = Field(default=1000, ge=1)
+    max_bytes_per_tenant: int = Field(default=4096 * MIB, ge=1)
+    ttl_s: float = Field(default=86_400.0, gt=0)
+    sweep_every_s: float = Field(default=600.0, gt=0)
+
+
+class MediaSettings(_Model):
+    fetch: FetchSettings = FetchSettings()
+    budget: MediaBudget = MediaBudget()
+    tenant_budgets: dict[str, MediaBudget] = Field(default_factory=dict)
+    files: FileSettings = FileSettings()
+
+    rows: Literal["u8", "f32"] = "u8"
+    apply_exif: bool = True
+    max_image_bytes: int = Field(default=64 * MIB, ge=1)
+    max_image_pixels: int = Field(default=100_000_000, ge=1)
+    max_video_bytes: int = Field(default=256 * MIB, ge=1)
+
+    image_threads: int = Field(default_factory=lambda: max(1, os.cpu_count() or 1), ge=1)
+    image_queue: int = Field(default=512, ge=1)
+    """Images waiting for a thread; one more is a 503 with Retry-After."""
+    video_workers: int = Field(default=1, ge=1)
+    video_queue: int = Field(default=8, ge=1)
+    parts_at_once: int = Field(default=8, ge=1)
+    """Parts of one request in work at the same moment."""
+    max_bytes_in_flight: int = Field(default=512 * MIB, ge=MIB)
+    """Encoded bytes held in memory by all requests between arrival and decoding. Bodies wait their turn."""
+
+    cache_bytes: int = Field(default=1024 * MIB, ge=0)
+    cache_scope: Literal["tenant", "shared"] = "tenant"
+    """"shared": one tenant's timing may tell whether another tenant sent the same picture."""
+    url_ttl_s: float = Field(default=900.0, ge=0)
+    """How long a URL is believed to hold the same picture. `Cache-Control` of the answer can only shorten it."""
+    negative_ttl_s: float = Field(default=10.0, ge=0)
+    disk_cache_dir: Path | None = None
+    disk_cache_bytes: int = Field(default=4096 * MIB, ge=0)
+
+    def budget_of(self, tenant: str) -> MediaBudget:
+        return self.tenant_budgets.get(tenant, self.budget)

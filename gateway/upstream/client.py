@@ -1,0 +1,240 @@
+"""The engine's client: one POST per generation, replies handed over as they arrive.
+
+`open()` returns once the engine has answered its status line, so that a refusal is an exception and never a stream.
+Iterating a `GenerationStream` gives lists: everything that one read brought. Closing it before the end closes the
+connection, and the engine aborts the request, during prefill too.
+
+Resending: a 409 `missing_media` is answered with all rows, once, to the same engine. A connection that broke before any
+byte of the answer came is tried once more (an idle pooled connection may have been closed by the engine).
+Not here: which engine (gateway/routing).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import aiohttp
+import orjson
+
+from engine.wire import (
+    CONTENT_TYPE,
+    ROUTE,
+    BadReply,
+    GenerateRequest,
+    Item,
+    Reply,
+    ReplyReader,
+    encode_request,
+)
+from gateway.errors import ApiError
+from gateway.metrics import Metrics
+from gateway.upstream.settings import UpstreamSettings
+
+SLICE_BYTES: Final = 256 << 10
+JOIN_BELOW_BYTES: Final = 128 << 10
+MAX_REFUSAL_BYTES: Final = 64 << 10
+Buffers = list[bytes | memoryview]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStatus:
+    healthy: bool
+    context_length: int | None = None
+    detail: str = ""
+
+
+class EngineClient:
+    """One engine. Shares an aiohttp session, whose connector has no connection limit, with the other clients."""
+
+    def __init__(
+        self,
+        name: str,
+        url: str,
+        token: str | None,
+        session: aiohttp.ClientSession,
+        settings: UpstreamSettings,
+        metrics: Metrics,
+    ) -> None:
+        self.name = name
+        self.url = url.rstrip("/")
+        self._headers = {"authorization": f"Bearer {token}"} if token else {}
+        self._session = session
+        self._settings = settings
+        self._metrics = metrics
+        self._timeout = aiohttp.ClientTimeout(
+            total=None, sock_connect=settings.connect_timeout_s, sock_read=settings.idle_timeout_s
+        )
+
+    async def open(self, request: GenerateRequest, known_media: frozenset[str] = frozenset()) -> GenerationStream:
+        """Sends the request; items whose hash is in `known_media` go without their rows. Raises ApiError."""
+        bare = replace(request, items=tuple(_bare(i) if i.hash in known_media else i for i in request.items))
+        try:
+            async with asyncio.timeout(self._settings.accept_timeout_s):
+                response = await self._post(bare)
+                if response.status == 409:
+                    await _refusal(response)
+                    self._metrics.upstream_retries.labels(self.name, "missing_media").inc()
+                    response = await self._post(request)
+        except TimeoutError:
+            self._count("timeout")
+            raise ApiError("engine_timeout", "the engine did not accept the request in time") from None
+        except (aiohttp.ClientError, OSError) as e:
+            self._count("unreachable")
+            raise EngineUnreachable(f"the engine cannot be reached ({type(e).__name__})") from None
+        self._count(str(response.status))
+        if response.status == 200:
+            return GenerationStream(self, request.rid, response)
+        raise _as_api_error(response.status, response.headers, await _refusal(response))
+
+    async def abort(self, rid: str, reason: str) -> None:
+        """Asks the engine to end `rid`; its stream then tells usage and finishes. Failure is harmless: see close."""
+        self._metrics.upstream_aborts.labels(self.name, reason).inc()
+        try:
+            async with asyncio.timeout(self._settings.abort_wait_s):
+                async with self._session.post(
+                    self.url + "/abort_request", json={"rid": rid}, headers=self._headers
+                ) as response:
+                    await response.read()
+        except (aiohttp.ClientError, OSError, TimeoutError):
+            return
+
+    async def status(self, timeout_s: float) -> EngineStatus:
+        """GET /health, then /model_info for the context length. Never raises."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                async with self._session.get(self.url + "/health", headers=self._headers) as response:
+                    if response.status != 200:
+                        return EngineStatus(False, detail=f"/health answered {response.status}")
+                async with self._session.get(self.url + "/model_info", headers=self._headers) as response:
+                    info = orjson.loads(await response.read()) if response.status == 200 else {}
+        except (aiohttp.ClientError, OSError, TimeoutError, orjson.JSONDecodeError) as e:
+            return EngineStatus(False, detail=type(e).__name__)
+        context = info.get("context_length", info.get("max_model_len")) if isinstance(info, dict) else None
+        return EngineStatus(True, context if isinstance(context, int) and context > 0 else None)
+
+    async def _post(self, request: GenerateRequest) -> aiohttp.ClientResponse:
+        buffers = encode_request(request)
+        size = sum(b.nbytes if isinstance(b, memoryview) else len(b) for b in buffers)
+        headers = {**self._headers, "content-type": CONTENT_TYPE, "content-length": str(size)}
+        if request.traceparent:
+            headers["traceparent"] = request.traceparent
+        self._metrics.upstream_bytes.labels(self.name).inc(size)
+        for last in (False, True):
+            body = b"".join(buffers) if size < JOIN_BELOW_BYTES else _slices(buffers)
+            try:
+                return await self._session.post(self.url + ROUTE, data=body, headers=headers, timeout=self._timeout)
+            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as e:
+                if last or isinstance(e, aiohttp.ClientConnectorError):
+                    raise
+                self._metrics.upstream_retries.labels(self.name, "stale_connection").inc()
+        raise AssertionError("unreachable")
+
+    def _count(self, status: str) -> None:
+        self._metrics.upstream_requests.labels(self.name, status).inc()
+
+
+class EngineUnreachable(ApiError):
+    """Nothing reached the engine's scheduler: another engine may be tried."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("engine_unavailable", message)
+
+
+class GenerationStream:
+    """The replies of one request. Iterate, then `aclose()`; both ends are safe to call twice."""
+
+    def __init__(self, client: EngineClient, rid: str, response: aiohttp.ClientResponse) -> None:
+        self.client = client
+        self.rid = rid
+        self._response = response
+        self._reader = ReplyReader()
+
+    async def batches(self) -> AsyncIterator[list[Reply]]:
+        """Yields every reply that has arrived, in lists. Raises ApiError when the engine breaks off."""
+        content = self._response.content
+        try:
+            async for data in content.iter_any():
+                if replies := self._reader.feed(data):
+                    yield replies
+                    if self._reader.ended:
+                        break
+            self._reader.finish()
+            # The chunked body's last bytes let the connection go back to the pool.
+            if not content.at_eof():
+                async with asyncio.timeout(1.0):
+                    async for _ in content.iter_any():
+                        pass
+        except BadReply:
+            raise ApiError("engine_error", "the engine's answer broke off or was not understood") from None
+        except TimeoutError:
+            if not self._reader.ended:
+                raise ApiError("engine_timeout", "the engine fell silent during the answer") from None
+        except (aiohttp.ClientError, OSError):
+            if not self._reader.ended:
+                raise ApiError("engine_error", "the connection to the engine broke during the answer") from None
+
+    @property
+    def finished(self) -> bool:
+        return self._reader.ended
+
+    def close(self) -> None:
+        """Ends the connection unless the answer was read to its end; the engine then aborts the request."""
+        if not self._response.closed:
+            if not self._reader.ended:
+                self._response.close()
+            else:
+                self._response.release()
+
+
+def _bare(item: Item) -> Item:
+    return replace(item, data=None)
+
+
+async def _slices(buffers: Buffers) -> AsyncIterator[bytes | memoryview]:
+    for buffer in buffers:
+        view = memoryview(buffer)
+        for start in range(0, view.nbytes, SLICE_BYTES):
+            yield view[start : start + SLICE_BYTES]
+
+
+async def _refusal(response: aiohttp.ClientResponse) -> Mapping[str, Any]:
+    """The error object of a refusal, or an empty one."""
+    try:
+        raw = await response.content.read(MAX_REFUSAL_BYTES)
+        body = orjson.loads(raw)
+        error = body.get("error", body)
+    except (aiohttp.ClientError, OSError, TimeoutError, orjson.JSONDecodeError, AttributeError):
+        return {}
+    finally:
+        response.release()
+    return error if isinstance(error, dict) else {}
+
+
+def _as_api_error(status: int, headers: Mapping[str, str], error: Mapping[str, Any]) -> ApiError:
+    code, message = error.get("code"), error.get("message")
+    text = message if isinstance(message, str) else "no reason given"
+    if status in (400, 422):
+        if code == "context_length_exceeded":
+            return ApiError("context_length_exceeded", text, param="messages")
+        param = error.get("param")
+        return ApiError("engine_refused", f"the engine refused the request: {text}", param=_client_param(param))
+    if status == 429 or status == 503:
+        wait = headers.get("retry-after", "")
+        retry = float(wait) if wait.isascii() and wait.isdigit() else None
+        return ApiError("overloaded", "the engine has no room for the request now", retry_after_s=retry)
+    if status == 409:
+        return ApiError("engine_error", "the engine asked for media twice")
+    if status in (401, 403):
+        return ApiError("engine_error", "the engine does not accept this gateway's token")
+    return ApiError("engine_error", f"the engine answered with status {status}")
+
+
+def _client_param(param: Any) -> str | None:
+    """The engine speaks of its own fields; a client knows the sampling names."""
+    if not isinstance(param, str):
+        return None
+    name = param.removeprefix("sampling.")
+    return {"sampling_seed": "seed", "max_new_tokens": "max_tokens", "grammar.value": "response_format"}.get(name, name)
