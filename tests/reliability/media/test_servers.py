@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import re
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,11 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from gateway.errors import ApiError
 from gateway.media.fetch import Fetched, Fetcher
 from gateway.media.inflight import BytesInFlight
 from gateway.media.metrics import MediaMetrics
 from gateway.media.problems import MediaProblem
-from gateway.media.settings import FetchSettings
+from gateway.media.service import MediaService
+from gateway.media.settings import FetchSettings, MediaSettings
+from gateway.media.types import MediaPart
 from tests.fixtures.media.hostile import Connection, Script, Server, Table, lifted
 from tests.fixtures.media.png import png
 
@@ -24,7 +28,6 @@ FIXTURES = Path(__file__).parents[2] / "fixtures" / "media"
 CASES = {case["server"]: case["expect"] for case in json.loads((FIXTURES / "servers.json").read_text())}
 HOST = "pictures.example"
 CAP = 1 << 20
-TESTED: set[str] = set()
 
 
 @asynccontextmanager
@@ -57,8 +60,8 @@ def refused(answer: Fetched | MediaProblem, code: str, reason: str | None = None
 
 
 def case(name: str) -> None:
+    """Names the entry of servers.json that a test is about."""
     assert name in CASES
-    TESTED.add(name)
 
 
 async def test_a_well_behaved_server_is_fetched_with_honest_headers_and_nothing_else() -> None:
@@ -150,6 +153,24 @@ async def test_redirect_to_another_scheme_or_place_is_refused(location: str) -> 
     answer, server = await fetch_from(lambda c: c.answer("302 Found", headers=f"Location: {location}\r\n"))
     assert isinstance(answer, MediaProblem) and answer.code in ("invalid_media_url", "media_url_forbidden")
     assert server.connections == 1
+
+
+async def test_a_page_instead_of_a_picture_is_refused() -> None:
+    case("200 text/html")
+    page = b"<!doctype html><title>Sign in</title>"
+    async with Server(lambda c: c.answer("200 OK", page, "Content-Type: text/html\r\n")) as server:
+        settings = MediaSettings(fetch=lifted(f"{HOST}:{server.port}"))
+        service = MediaService(settings, lookup=Table(pictures_example=[["127.0.0.1"]]))
+        await service.start()
+        with pytest.raises(ApiError) as caught:
+            await service.prepare([MediaPart("image", "messages[0].content[1]", f"http://{HOST}:{server.port}/")])
+        await service.close()
+    assert (caught.value.status, caught.value.param) == (400, "messages[0].content[1]")
+
+
+def test_every_case_of_the_list_has_a_test() -> None:
+    named = set(re.findall(r'case\("([^"]+)"', Path(__file__).read_text())) | {"206 partial without Range", "404/500"}
+    assert named == set(CASES)
 
 
 async def test_redirect_without_a_location_is_a_failure() -> None:
