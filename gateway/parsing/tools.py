@@ -63,6 +63,8 @@ class ToolCallParser:
         """Inside a call that is being dropped."""
         self._orphan: list[str] | None = None
         """Text after an N, where a tag was due: perhaps the value of a parameter without its opening tag."""
+        self._words_seen = False
+        """Words between members were counted since the last N."""
         self.calls = 0
         self.errors = 0
 
@@ -71,6 +73,7 @@ class ToolCallParser:
         """An N. Returns text that turned out to be content."""
         content = "" if self._tag is None else self._no_tag(self._tag)
         self._tag = ""
+        self._words_seen = False
         return content
 
     def text(self, text: str) -> str | None:
@@ -119,13 +122,15 @@ class ToolCallParser:
         if self._stack:
             if self._orphan is not None:
                 self._orphan.append(text)
-            elif not self._stack[-1].text(text):
+            elif not self._stack[-1].text(text) and not self._words_seen:
+                self._words_seen = True
                 self.errors += 1
             return None
-        if self._in_block and text.isspace():
-            return None
-        if self._in_block:  # the block was not closed: the answer goes on
-            self._in_block = False
+        if self._in_block:
+            text = text.lstrip()
+            if not text:
+                return None
+            self._in_block = False  # the block was not closed: the answer goes on
             self.errors += 1
         return text
 
@@ -195,6 +200,7 @@ class ToolCallParser:
         self._stack = [root]
 
     def _close_call(self) -> None:
+        self.errors += len(self._stack) - 1
         while len(self._stack) > 1:
             self._close_top()
         self._stack.pop().finish()
