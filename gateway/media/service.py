@@ -14,7 +14,9 @@ from collections.abc import Sequence
 from gateway.media import preproc
 from gateway.media.budgets import RequestBudget
 from gateway.media.cache import Entry, Key, NegativeCache, PreparedCache, ReferenceCache
+from gateway.media.disk import DiskCache
 from gateway.media.fetch import Fetcher
+from gateway.media.files import FileStore
 from gateway.media.flight import SingleFlight
 from gateway.media.inflight import BytesInFlight
 from gateway.media.metrics import MediaMetrics
@@ -22,7 +24,7 @@ from gateway.media.pools import ThreadPool
 from gateway.media.problems import TRANSIENT, MediaProblem
 from gateway.media.resolve import Lookup
 from gateway.media.settings import MediaSettings
-from gateway.media.sources import Files, Source, Sources, kind_of
+from gateway.media.sources import Source, Sources, kind_of
 from gateway.media.types import MediaPart, PreparedMedia
 from gateway.media.video import Videos
 
@@ -38,7 +40,6 @@ class MediaService:
         settings: MediaSettings,
         metrics: MediaMetrics | None = None,
         *,
-        files: Files | None = None,
         lookup: Lookup | None = None,
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
@@ -55,8 +56,12 @@ class MediaService:
         )
         self._videos = Videos(settings, m.queued.labels("video"))
         self._fetcher = Fetcher(settings.fetch, m, in_flight, lookup=lookup, ssl_context=ssl_context)
-        self._sources = Sources(settings, m, self._fetcher, in_flight, self._ingest, files)
+        self.files = FileStore(settings.files, m) if settings.files.enabled else None
+        self._sources = Sources(settings, m, self._fetcher, in_flight, self._ingest, self.files)
         self._cache = PreparedCache(settings.cache_bytes, m)
+        disk_dir = settings.disk_cache_dir
+        self._disk = DiskCache(disk_dir, settings.disk_cache_bytes) if disk_dir is not None else None
+        self._writes: set[asyncio.Task[None]] = set()
         self._references = ReferenceCache()
         self._negatives = NegativeCache(settings.negative_ttl_s)
         self._decoding: SingleFlight[Entry] = SingleFlight()
@@ -64,12 +69,17 @@ class MediaService:
     async def start(self) -> None:
         await self._fetcher.start()
         await self._videos.start()
+        if self.files is not None:
+            await self.files.start()
 
     async def close(self) -> None:
         await self._decoding.close()
         await self._sources.close()
+        await asyncio.gather(*self._writes, return_exceptions=True)
         await self._fetcher.close()
         await self._videos.close()
+        if self.files is not None:
+            await self.files.close()
         self._images.close()
         self._ingest.close()
 
@@ -154,6 +164,11 @@ class MediaService:
 
     async def _decode(self, key: Key, source: Source, options: preproc.Options) -> Entry:
         modality = options.modality
+        kept = await self._from_disk(key)
+        if kept is not None:
+            self._count_hit(kept, "disk")
+            self._cache.put(key, kept)
+            return kept
         self.metrics.misses.labels(modality).inc()
         if modality == "video":
             entry = await self._videos.prepare(source.data, options)
@@ -168,7 +183,24 @@ class MediaService:
         self.metrics.decodes.labels(modality).inc()
         self.metrics.seconds.labels("decode").observe(entry.seconds)
         self._cache.put(key, entry)
+        if self._disk is not None:
+            self._write_behind(self._disk, key, entry)
         return entry
+
+    async def _from_disk(self, key: Key) -> Entry | None:
+        disk = self._disk
+        return None if disk is None else await self._ingest.run(lambda: disk.get(key))
+
+    def _write_behind(self, disk: DiskCache, key: Key, entry: Entry) -> None:
+        task = asyncio.create_task(self._ingest.run(lambda: disk.put(key, entry)))
+        self._writes.add(task)
+
+        def written(task: asyncio.Task[None]) -> None:
+            self._writes.discard(task)
+            if not task.cancelled():
+                task.exception()  # no room in the queue: it is a cache, so be it
+
+        task.add_done_callback(written)
 
     def _ttl(self, kind: str, source: Source) -> float:
         return min(self.settings.url_ttl_s, source.reusable_s) if kind == "http" else source.reusable_s

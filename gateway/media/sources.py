@@ -16,7 +16,7 @@ from gateway.media.inflight import BytesInFlight, Lease
 from gateway.media.metrics import MediaMetrics
 from gateway.media.pools import ThreadPool
 from gateway.media.preproc import Looked, Options
-from gateway.media.problems import MediaProblem, mib
+from gateway.media.problems import MediaProblem
 from gateway.media.settings import MediaSettings
 from gateway.media.types import MediaPart
 from gateway.media.urls import parse_target, scheme_of
@@ -25,7 +25,7 @@ from gateway.media.urls import parse_target, scheme_of
 class Files(Protocol):
     """What this room needs of the file store."""
 
-    async def read(self, tenant: str, file_id: str) -> bytes: ...
+    async def read(self, tenant: str, file_id: str, max_bytes: int) -> bytes: ...
 
 
 class Source:
@@ -148,7 +148,4 @@ class Sources:
     async def _read_file(self, part: MediaPart, tenant: str, max_bytes: int) -> bytes:
         if self._files is None:
             raise MediaProblem("file_not_found", "this server keeps no files")
-        data = await self._files.read(tenant, part.file_id or "")
-        if len(data) > max_bytes:
-            raise MediaProblem("media_too_large", f"the file is {mib(len(data))}; the limit is {mib(max_bytes)}")
-        return data
+        return await self._files.read(tenant, part.file_id or "", max_bytes)

@@ -1,0 +1,21 @@
+"""Settings of the prompt room."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, Field
+
+
+class PromptSettings(BaseModel):
+    """How conversations become prompts. docs/prompt.md explains each rule."""
+
+    later_system: Literal["merge", "refuse"] = Field(
+        default="merge",
+        description="System and developer messages after the first: append them to the one developer turn the model "
+        "has, or refuse the request with 400. (The template would drop them silently.)",
+    )
+    max_json_depth: int = Field(
+        default=64, ge=4, le=100, description="Deepest nesting of tool definitions and of past tool-call arguments."
+    )
+    max_media_parts: int = Field(default=1024, ge=0, description="Most images and videos of one conversation.")

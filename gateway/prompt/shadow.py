@@ -1,0 +1,91 @@
+"""Keeps client text from ever becoming a control token, whatever the chat template does with it.
+
+Every character that occurs in some added token has a twin among the lone surrogates (U+D800..U+DFFE). Client strings
+are rendered with twins in place of those characters; a control token is then recognised only where every one of its
+characters came from the template; last, twins become the characters again. This is a nonce per character:
+
+* it cannot be forged: a lone surrogate is not text, no UTF-8 body can hold one, and `hide` refuses strings that do;
+* lengths and positions do not change, whitespace has no twin, so `strip`, slices, `split('\\n')`, `is string` and
+  `tojson` (quotes and backslashes have no twins) do in a template what they would have done;
+* it is local: a token spread over two parts, over a key and the template's own `<`, over anything, is caught alike.
+
+A string that cannot contribute to any token is left alone, so that a template may compare it with its own constants.
+A template that searches a *risky* string for its own marker does not find it; the one search that M3-class templates
+make (cutting reasoning out of past content) is done by gateway/prompt/messages.py before rendering.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from gateway.prompt.json_text import SURROGATE
+
+FIRST_TWIN: Final = 0xD800
+CUT: Final = "\udfff"
+"""Marks where a continued final message ends; it survives rendering and is never a twin."""
+_MAX_TWINS: Final = 0xDFFF - FIRST_TWIN
+_CHUNK: Final = 1 << 16
+"""Characters handled in one call: other threads get their turn in between."""
+
+
+class NotText(ValueError):
+    """The string holds a lone surrogate, which is not a character and cannot be encoded."""
+
+
+class Shadow:
+    def __init__(self, tokens: Iterable[str]) -> None:
+        self._tokens = sorted({t for t in tokens if t})
+        letters = sorted({c for t in self._tokens for c in t if not c.isspace() and c.isprintable() and c not in '"\\'})
+        if len(letters) > _MAX_TWINS:
+            raise ValueError(
+                f"added tokens use {len(letters)} different characters; at most {_MAX_TWINS} can be hidden"
+            )
+        self._to = {ord(c): FIRST_TWIN + i for i, c in enumerate(letters)}
+        self._back = {twin: c for c, twin in self._to.items()}
+        edges = {c for t in self._tokens for c in (t[0], t[-1])}
+        self._edge = re.compile("[" + "".join(re.escape(c) for c in sorted(edges)) + "]") if edges else None
+        cores = {t.strip("".join(edges)) for t in self._tokens}
+        self._cores = sorted(c for c in cores if c)
+        self._joined = "\ud7ff".join(self._tokens)
+        # ASCII text takes the short way through C: byte -> character by table, and back.
+        latin = [chr(i) for i in range(256)]
+        hidden = "".join(chr(self._to.get(i, i)) for i in range(128))
+        self._ascii_hide = hidden + "".join(latin[128:])
+
+    def risky(self, text: str) -> bool:
+        """Whether `text`, or what is left after its ends are stripped, could be a part of an added token in some
+        surroundings. A token that begins or ends inside `text` shows one of its end characters; a token that covers
+        `text` whole contains it."""
+        if self._edge is None or not text:
+            return False
+        if self._edge.search(text):
+            return True
+        return text.strip() in self._joined or any(core in text for core in self._cores)
+
+    def hide(self, text: str) -> str:
+        """Raises NotText."""
+        if not text.isascii() and SURROGATE.search(text):
+            raise NotText("text holds a lone surrogate, which is not a character")
+        return _by_chunks(text, self._hide) if self.risky(text) else text
+
+    def reveal(self, text: str) -> str:
+        if text.isascii() or not SURROGATE.search(text):
+            return text
+        return _by_chunks(text, self._reveal)
+
+    def _hide(self, text: str) -> str:
+        if text.isascii():
+            return codecs.charmap_decode(text.encode("ascii"), "strict", self._ascii_hide)[0]
+        return text.translate(self._to)
+
+    def _reveal(self, text: str) -> str:
+        return text.translate(self._back)
+
+
+def _by_chunks(text: str, change: Callable[[str], str]) -> str:
+    if len(text) <= _CHUNK:
+        return change(text)
+    return "".join(change(text[i : i + _CHUNK]) for i in range(0, len(text), _CHUNK))

@@ -1,0 +1,81 @@
+"""Runs a checkpoint's chat template the way the reference library does: sandboxed, same whitespace rules, same helpers.
+
+Not here: what goes into the template (messages.py) and what becomes of its text (builder.py).
+Case changes are the one string operation that needs the real characters: `upper` and its kin, as filters or methods,
+see through the twins of shadow.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from jinja2 import TemplateError, nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.runtime import Context
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from gateway.prompt import json_text
+from gateway.prompt.shadow import Shadow
+
+_CASE: Final = frozenset({"upper", "lower", "title", "capitalize", "swapcase", "casefold"})
+
+
+class _Generation(Extension):
+    """`{% generation %}...{% endgeneration %}` marks what the model said, for training; serving passes it through."""
+
+    tags = {"generation"}  # noqa: RUF012  (the name and type jinja2 asks for)
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+class _Environment(ImmutableSandboxedEnvironment):
+    shadow: Shadow
+
+    def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
+        text = getattr(obj, "__self__", None)
+        if isinstance(text, str) and obj.__name__ in _CASE and not args and not kwargs:
+            return self.recase(text, lambda plain: str(getattr(plain, obj.__name__)()))
+        return super().call(context, obj, *args, **kwargs)
+
+    def recase(self, text: str, change: Callable[[str], str]) -> str:
+        plain = self.shadow.reveal(text)
+        return change(text) if plain == text else self.shadow.hide(change(plain))
+
+
+class ChatTemplate:
+    """A compiled template. Thread-safe: rendering keeps nothing."""
+
+    def __init__(self, source: str, shadow: Shadow) -> None:
+        env = _Environment(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
+        env.shadow = shadow
+
+        def tojson(value: Any, **options: Any) -> str:
+            return json_text.dumps(value, shadow.reveal, **options)
+
+        env.filters["tojson"] = tojson
+        for name in ("upper", "lower", "title", "capitalize"):
+            env.filters[name] = _case_filter(env, env.filters[name])
+        env.globals["raise_exception"] = _raise
+        env.globals["strftime_now"] = _strftime_now
+        self._template = env.from_string(source)
+
+    def render(self, variables: Mapping[str, Any]) -> str:
+        """Raises jinja2.TemplateError, or what the template's expressions raise (TypeError, ...)."""
+        return self._template.render(variables)
+
+
+def _case_filter(env: _Environment, original: Callable[..., Any]) -> Callable[..., str]:
+    return lambda value: env.recase(str(value), lambda plain: str(original(plain)))
+
+
+def _raise(message: str) -> None:
+    raise TemplateError(message)
+
+
+def _strftime_now(form: str) -> str:
+    return datetime.now().strftime(form)  # local time, as the reference does

@@ -1,0 +1,182 @@
+"""What tokenizer.json says, in three forms: ids of text without control tokens, ids of a rendered prompt, bytes of ids.
+
+* The plain tokenizer is the checkpoint's own with its added tokens taken out, also out of the vocabulary and merges,
+  so that no text whatever can give one of their ids.
+* `Vocabulary.encode_rendered` cuts a rendered prompt at the added tokens (leftmost, then longest, as the reference
+  matches them) and encodes what lies between. Twins (shadow.py) never match, and are characters again in the runs.
+* `token_bytes` are the bytes a byte-level token stands for.
+
+Only byte-level BPE is supported (o200k, GPT-2 and Llama 3 style files); anything else is refused when loaded.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+from tokenizers import Tokenizer
+
+from gateway.prompt.shadow import Shadow
+
+_BATCH_FROM_CHARS: Final = 4096
+"""Runs longer than this in all are encoded by one batch call, which gives the GIL back."""
+
+
+class CheckpointError(ValueError):
+    """The folder cannot be served. The message names the file, and the entry in it, that is missing or wrong."""
+
+
+class UnsupportedTokenizer(CheckpointError):
+    """tokenizer.json is not of a kind this gateway can serve. The message says what is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class AddedToken:
+    id: int
+    content: str
+    special: bool
+    single_word: bool
+    lstrip: bool
+    rstrip: bool
+    normalized: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Ordinary text between two control tokens; its ids are [start, end) of the prompt's."""
+
+    start: int
+    end: int
+    text: str
+
+
+def byte_of_char() -> dict[str, int]:
+    """The byte-level alphabet: printable Latin-1 stands for itself, the other 68 bytes for U+0100 and on, in order."""
+    own = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    table = {chr(b): b for b in own}
+    rest = [b for b in range(256) if b not in set(own)]
+    return table | {chr(0x100 + i): b for i, b in enumerate(rest)}
+
+
+class Vocabulary:
+    def __init__(self, tokenizer_json: bytes) -> None:
+        spec: dict[str, Any] = orjson.loads(tokenizer_json)
+        _check_kind(spec)
+        self.added = tuple(
+            AddedToken(
+                t["id"], t["content"], bool(t.get("special")), bool(t.get("single_word")), bool(t.get("lstrip")),
+                bool(t.get("rstrip")), bool(t.get("normalized")),
+            )
+            for t in spec.get("added_tokens") or ()
+        )  # fmt: skip
+        self.shadow = Shadow(t.content for t in self.added)
+        self.token_bytes = _token_bytes(spec, self.added)
+        self._plain = Tokenizer.from_str(orjson.dumps(_without_added(spec, self.added)).decode())
+        self._by_content = {t.content: t for t in self.added}
+        # The reference matches tokens marked `normalized` only in what the others leave over.
+        raw = [t for t in self.added if not t.normalized]
+        self._passes = [p for p in (_pattern(raw), _pattern([t for t in self.added if t.normalized])) if p]
+
+    def encode_plain(self, text: str) -> list[int]:
+        ids: list[int] = self._plain.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def encode_rendered(self, text: str) -> tuple[list[int], list[Run]]:
+        """The ids of a rendered prompt and its ordinary runs."""
+        pieces = list(self._cut(text))
+        texts = [self.shadow.reveal(p) for p in pieces if isinstance(p, str)]
+        encoded = iter(self._encode_all(texts))
+        plain = iter(texts)
+        ids: list[int] = []
+        runs: list[Run] = []
+        for piece in pieces:
+            if isinstance(piece, AddedToken):
+                ids.append(piece.id)
+            else:
+                start = len(ids)
+                ids += next(encoded)
+                runs.append(Run(start, len(ids), next(plain)))
+        return ids, runs
+
+    def _encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+        if sum(map(len, texts)) < _BATCH_FROM_CHARS:
+            return [self.encode_plain(t) for t in texts]
+        return [e.ids for e in self._plain.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    def _cut(self, text: str) -> Iterator[str | AddedToken]:
+        pieces: list[str | AddedToken] = [text]
+        for pattern in self._passes:
+            pieces = [q for p in pieces for q in (self._cut_once(pattern, p) if isinstance(p, str) else (p,))]
+        return (p for p in pieces if p != "")
+
+    def _cut_once(self, pattern: re.Pattern[str], text: str) -> Iterator[str | AddedToken]:
+        position = 0
+        for match in pattern.finditer(text):
+            token = self._by_content[match[0]]
+            start, end = match.span()
+            if start < position or (token.single_word and _inside_word(text, start, end)):
+                continue
+            if token.lstrip:
+                start = position + len(text[position:start].rstrip())
+            yield text[position:start]
+            yield token
+            if token.rstrip:
+                end = len(text) - len(text[end:].lstrip())
+            position = end
+        yield text[position:]
+
+
+def _inside_word(text: str, start: int, end: int) -> bool:
+    return bool(re.match(r"\w", text[end : end + 1]) or re.match(r"\w", text[max(0, start - 1) : start]))
+
+
+def _pattern(tokens: Sequence[AddedToken]) -> re.Pattern[str] | None:
+    contents = sorted((t.content for t in tokens if t.content), key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, contents))) if contents else None
+
+
+def _check_kind(spec: Mapping[str, Any]) -> None:
+    model = spec.get("model") or {}
+    if model.get("type") != "BPE":
+        raise UnsupportedTokenizer(f"tokenizer.json holds a {model.get('type')!r} model; byte-level BPE is supported")
+    decoder = spec.get("decoder") or {}
+    kinds = [d.get("type") for d in decoder.get("decoders", [decoder])]
+    if "ByteLevel" not in kinds:
+        raise UnsupportedTokenizer(f"tokenizer.json decodes by {kinds}; a ByteLevel decoder is needed")
+
+
+def _token_bytes(spec: Mapping[str, Any], added: Sequence[AddedToken]) -> list[bytes]:
+    """bytes by id; ids without an entry stand for nothing."""
+    vocab: Mapping[str, int] = spec["model"]["vocab"]
+    size = 1 + max([*vocab.values(), *(t.id for t in added)], default=-1)
+    table = [b""] * size
+    # str.translate to Latin-1 and one encode is far quicker than a lookup per character, for 200,000 entries.
+    to_latin = {ord(c): chr(b) for c, b in byte_of_char().items()}
+    for token, token_id in vocab.items():
+        try:
+            table[token_id] = token.translate(to_latin).encode("latin-1")
+        except UnicodeEncodeError:  # not of the alphabet: an added token listed in the vocabulary
+            table[token_id] = token.encode()
+    for t in added:
+        table[t.id] = t.content.encode()
+    return table
+
+
+def _without_added(spec: Mapping[str, Any], added: Sequence[AddedToken]) -> dict[str, Any]:
+    gone = {t.id for t in added}
+    model = dict(spec["model"])
+    vocab = model["vocab"]
+    kept = {token: i for token, i in vocab.items() if i not in gone}
+    if len(kept) != len(vocab):
+        dropped = vocab.keys() - kept.keys()
+        model["merges"] = [m for m in model["merges"] if not _touches(m, dropped)]
+        model["vocab"] = kept
+    return {**spec, "model": model, "added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
+
+
+def _touches(merge: str | list[str], dropped: set[str]) -> bool:
+    left, right = merge.split(" ") if isinstance(merge, str) else merge
+    return left in dropped or right in dropped or left + right in dropped
