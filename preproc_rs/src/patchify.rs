@@ -96,6 +96,27 @@ impl Patches {
     }
 }
 
+impl Patches {
+    /// The result once `frames` frames are written: temporal patches without a frame are dropped, and an odd last frame
+    /// is repeated in its second time slot.
+    pub fn of_frames(mut self, frames: usize) -> Patches {
+        let [_, gh, gw] = self.grid;
+        let row_bytes = self.row_values() * self.rows.bytes();
+        let patch_bytes = gh * gw * row_bytes;
+        self.grid[0] = frames.div_ceil(2);
+        self.data.truncate(self.grid[0] * patch_bytes);
+        if !frames.is_multiple_of(2) {
+            let plane = PATCH * PATCH * self.rows.bytes();
+            for row in self.data[(self.grid[0] - 1) * patch_bytes..].chunks_exact_mut(row_bytes) {
+                for channel in row.chunks_exact_mut(2 * plane) {
+                    channel.copy_within(..plane, plane);
+                }
+            }
+        }
+        self
+    }
+}
+
 /// A still image fills every time slot of its one temporal patch.
 impl RowSink for Patches {
     fn row(&mut self, y: usize, rgb: &[u8]) {

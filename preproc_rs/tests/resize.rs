@@ -94,7 +94,8 @@ fn streamed(stored: &Picture, turn: Orientation, size: (usize, usize), form: For
         }
         stream.push(&padded, stride, count).expect("in order");
     }
-    stream.finish().expect("complete").0
+    stream.finish().expect("complete");
+    stream.sink.0
 }
 
 const SIZES: [(usize, usize, usize, usize); 14] = [
