@@ -183,6 +183,45 @@ def sweep(
 
 
 @app.command()
+def replay(
+    trace: Path,
+    url: Url = "http://127.0.0.1:8000",
+    model: Model = "catalejo",
+    speed: Annotated[float, typer.Option(help="2 plays the trace twice as fast", min=1e-3)] = 1.0,
+    duration: Annotated[float, typer.Option(help="measured seconds of the run", min=0.1)] = 60.0,
+    warmup: Annotated[float, typer.Option(min=0)] = 10.0,
+    timeout: Annotated[float, typer.Option(min=0.1)] = 600.0,
+    api_key: ApiKey = None,
+    metrics_url: Metrics = None,
+    workers: Workers = 1,
+    seed: Seed = 0,
+    ttft_ms: Slo = None,
+    tpot_ms: Slo = None,
+    e2e_ms: Slo = None,
+    out: Out = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q")] = False,
+) -> None:
+    """Send recorded traffic again at its own times (Mooncake trace or our access log)."""
+    from loadtest.executor import Load
+    from loadtest.replay import TraceError, read_trace
+
+    try:
+        entries = read_trace(trace)
+    except TraceError as e:
+        _fail(str(e))
+    until = warmup + duration
+    due = [e.at_s / speed for e in entries if warmup <= e.at_s / speed < until]
+    if not due:
+        _fail(f"the trace has no request between {warmup:g} and {until:g} s at speed {speed:g}")
+    load = Load(rate=len(due) / duration, warmup_s=warmup, duration_s=duration, timeout_s=timeout)
+    options = _options(
+        url, model, api_key, "chat", load, workers, seed,
+        metrics_url=metrics_url, objectives=_objectives(ttft_ms, tpot_ms, e2e_ms), trace=str(trace), speed=speed,
+    )  # fmt: skip
+    _finish(_run(options, quiet), out)
+
+
+@app.command()
 def compare(a: Path, b: Path, seed: Seed = 0) -> None:
     """Compare two JSON results: effect sizes with intervals, or "no difference shown"."""
     from rich.console import Console

@@ -53,6 +53,8 @@ class Options:
     objectives: Objectives = field(default_factory=Objectives)
     gpu_hour_price: float | None = None
     gpus: int = 8
+    trace: str | None = None
+    speed: float = 1.0
 
 
 def _post(target: Target, body: dict[str, Any], timeout_s: float = 300) -> Any:
@@ -138,13 +140,17 @@ def run(
         calibration=calibration,
         seed=options.seed,
         workers=options.workers,
+        trace=options.trace,
+        speed=options.speed,
     )
     before = scrape(target.metrics_url)
     with tempfile.TemporaryDirectory(prefix="catalejo-loadtest-") as folder:
         outcome = workers.run(job, Path(folder), on_progress)
     after = scrape(target.metrics_url)
     config = {
-        "scenario": scenario.name,
+        "scenario": scenario.name
+        if options.trace is None
+        else f"replay of {Path(options.trace).name} x{options.speed:g}",
         "url": target.url,
         "model": target.model,
         "seed": options.seed,

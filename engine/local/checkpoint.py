@@ -50,7 +50,8 @@ def pick_device(device: str) -> torch.device:
 
 
 def load(folder: Path, dtype: str, device: torch.device) -> M3:
-    """The model, ready to run. Raises CheckpointError naming tensors that are missing, unexpected or of the wrong shape.
+    """The model, ready to run. Raises CheckpointError naming tensors that are missing, unexpected or of the wrong
+    shape.
 
     Multi-token-prediction tensors (`mtp.`) are the exception: configurations mention them, no release ships them, and
     nothing here uses them."""

@@ -43,7 +43,7 @@ class Core:
         self.n_pages = options.kv_pages or max(2, options.kv_bytes // model.kv_shape.page_bytes(model.dtype))
         positions = model.text_config.max_position_embeddings
         self.n_pages = min(self.n_pages, 16 * -(-positions // self.page_size))
-        self.max_context = min(positions, self.n_pages * self.page_size, options.max_context_tokens or positions)
+        self.max_context = min(positions, self.n_pages * self.page_size, options.context_length or positions)
         self.storage = kv_storage.allocate(model.kv_shape, self.n_pages, model.dtype, model.device)
         self.cache = PrefixCache(self.n_pages, keep=options.prefix_cache)
         self.scheduler = Scheduler(
@@ -117,8 +117,8 @@ class Core:
             where = np.arange(start, stop)
             positions.append(where)
             table = self._table[s.slot]
-            first = start // size
-            table[first : len(s.pages)] = s.pages[first:]
+            table[s.tabled : len(s.pages)] = s.pages[s.tabled :]
+            s.tabled = len(s.pages)
             pages.append(table[where // size])
             if w.count == 1:
                 singles += 1
@@ -167,6 +167,10 @@ class Core:
         ids, logprobs = sample(logits, sequences)
         for s, token, row in zip(sequences, ids, logprobs, strict=True):
             request = s.request
+            if request.sampling.max_new_tokens == 0:
+                replies = outputs.setdefault(id(request), (request, []))[1]
+                replies.extend(self._close(s, Finish(s.index, "length", s.usage())))
+                continue
             s.tokens.append(token)
             if s.constraint is not None:
                 s.constraint.accept(token)
@@ -175,12 +179,16 @@ class Core:
             replies.append(Tokens(s.index, [token], None if row is None else [row], cached))
             done = self._end(s, token)
             if done is not None:
-                self._finish(s, done.type)
-                replies.append(done)
-                if not request.open:
-                    self.rows.pop(request.rid, None)
-                    replies.append(Done())
+                replies.extend(self._close(s, done))
         return list(outputs.values())
+
+    def _close(self, s: Sequence, finish: Finish) -> list[Reply]:
+        """Ends a choice, and the request with its last one."""
+        self._finish(s, finish.type)
+        if s.request.open:
+            return [finish]
+        self.rows.pop(s.request.rid, None)
+        return [finish, Done()]
 
     def _end(self, s: Sequence, token: int) -> Finish | None:
         sampling = s.request.sampling

@@ -1,7 +1,7 @@
 """Constrained decoding by xgrammar: compile once per request, one state per choice, a mask per step.
 
-A constraint may begin only after one of `after_ids` has been generated (the end of thinking). Added tokens (control tokens,
-placeholders) are never part of what a grammar accepts, whatever their text looks like.
+A constraint may begin only after one of `after_ids` has been generated (the end of thinking). Added tokens (control
+tokens, placeholders) are never part of what a grammar accepts, whatever their text looks like.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ class Constraint:
     def __init__(self, compiled: Any, after_ids: tuple[int, ...], stop_ids: tuple[int, ...], vocab_size: int) -> None:
         self._compiled = compiled
         self._after = frozenset(after_ids)
-        self._stop_ids = stop_ids
+        self.stop_ids = stop_ids
         self._vocab_size = vocab_size
         self._matcher: Any = None
         if not self._after:
             self._begin()
 
     def _begin(self) -> None:
-        self._matcher = xgrammar.GrammarMatcher(self._compiled, override_stop_tokens=list(self._stop_ids))
+        self._matcher = xgrammar.GrammarMatcher(self._compiled, override_stop_tokens=list(self.stop_ids))
 
     def fork(self) -> Constraint:
         """A fresh state for another choice."""
-        return Constraint(self._compiled, tuple(self._after), self._stop_ids, self._vocab_size)
+        return Constraint(self._compiled, tuple(self._after), self.stop_ids, self._vocab_size)
 
     @property
     def finished(self) -> bool:
@@ -107,5 +107,3 @@ class GrammarCompiler:
             return Constraint(make(grammar.value), tuple(grammar.after_ids or ()), stops, self._vocab_size)
         except Exception as error:
             raise BadGrammar(f"{grammar.type} does not compile: {error}", param="grammar.value") from None
-
-

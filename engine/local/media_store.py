@@ -19,8 +19,9 @@ class MediaStore:
         self._pins: dict[str, int] = {}
 
     def pin(self, items: Iterable[Item]) -> dict[str, bytes]:
-        """Rows of every item by hash, kept until `unpin` with the same items. All or nothing: raises MissingMedia (hash-only
-        items that are not here), TooMuchMedia (more than the store may ever hold) or MediaStoreFull (not now)."""
+        """Rows of every item by hash, kept until `unpin` with the same items. All or nothing: raises MissingMedia
+        (hash-only items that are not here), TooMuchMedia (more than the store may ever hold) or MediaStoreFull (not
+        now)."""
         items = list(items)
         missing = [i.hash for i in items if i.data is None and i.hash not in self._rows]
         sent = {i.hash: i.data for i in items if i.data is not None}

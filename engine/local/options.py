@@ -37,7 +37,7 @@ class EngineOptions:
     """Pages in the KV cache; a page holds one block of tokens (128 for M3). None: as many as `kv_bytes` holds."""
     kv_bytes: int = 1 << 30
     """Budget of the KV cache, used when `kv_pages` is None."""
-    max_context_tokens: int | None = None
+    context_length: int | None = None
     """Longest prompt + output. None: the model's positions, or what the KV cache holds if that is less."""
     media_store_bytes: int = 1 << 30
     """Patch rows kept so that a gateway may send an item by its hash alone."""
@@ -60,7 +60,7 @@ class EngineOptions:
         for name in ("max_queue", "media_store_bytes", "feature_cache_bytes", "grace_s"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must not be negative")
-        for name in ("kv_pages", "threads", "max_context_tokens"):
+        for name in ("kv_pages", "threads", "context_length"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} is {value}; it must be at least 1")

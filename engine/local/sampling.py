@@ -3,12 +3,13 @@
 Order of operations on a row (SGLang's, for both engines alike):
     1 logit_bias added       2 repetition, frequency, presence penalties       3 stop ids barred below min_new_tokens
     4 grammar mask           5 temperature (0: the largest logit wins, and that is all)
-    6 top_k, top_p and min_p filter the softmax: keep the k largest; keep while the probability before a token is <= top_p;
+    6 top_k, top_p and min_p filter the softmax: keep the k largest; keep while the probability before a token is <=
+    top_p;
       keep p >= min_p * largest. Each looks at the unfiltered distribution.
     7 one uniform number from (seed, choice, position) picks a token by inverse transform in double precision
 
-Repetition counts prompt and output, frequency and presence count output only. A token's number depends on seed, choice and
-position alone, so a seed gives the same tokens whatever shares the batch, and after a preemption.
+Repetition counts prompt and output, frequency and presence count output only. A token's number depends on seed,
+choice and position alone, so a seed gives the same tokens whatever shares the batch, and after a preemption.
 
 Logprobs are the model's own: log-softmax of the logits before any of this.
 """
@@ -51,8 +52,8 @@ class Sampling:
 
     @classmethod
     def of(cls, fields: Mapping[str, Any], eos_ids: Seq[int], vocab_size: int) -> Sampling:
-        """From checked fields (`wire.check_sampling`). `ignore_eos` drops every stop id, as in SGLang. Without a seed one
-        is drawn. Raises ValueError for ids outside the vocabulary."""
+        """From checked fields (`wire.check_sampling`). `ignore_eos` drops every stop id, as in SGLang. Without a seed
+        one is drawn. Raises ValueError for ids outside the vocabulary."""
         values = dict(fields)
         ignore_eos = values.pop("ignore_eos", False)
         stops = values.pop("stop_token_ids", None) or []
@@ -113,6 +114,8 @@ def _adjust(logits: Tensor, sequences: Seq[Sequence]) -> None:
             logits[r, list(p.stop_ids)] = float("-inf")
         if s.constraint is not None:
             s.constraint.mask(logits[r])
+            if logits[r].max() == float("-inf"):  # the text is complete below min_new_tokens: end it all the same
+                logits[r, list(p.stop_ids or s.constraint.stop_ids)] = 0.0
 
 
 def _penalise(row: Tensor, s: Sequence) -> None:

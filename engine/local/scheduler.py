@@ -3,9 +3,10 @@
 A step holds one token of every decoding sequence and at most `chunk_tokens` prompt tokens, shared fairly between the
 prompts being prefilled: short prompts pass long ones, and a long prompt delays a running stream by one chunk at most.
 
-Order is by rank: higher priority first, then first come. When pages run out, the lowest-ranked running sequence is preempted:
-its full pages stay in the prefix cache as long as nobody needs them, it waits at its old rank, and what is lost is computed
-again. The highest-ranked sequence can take every page, and no accepted request needs more than all pages, so it always ends.
+Order is by rank: higher priority first, then first come. When pages run out, the lowest-ranked running sequence is
+preempted: its full pages stay in the prefix cache as long as nobody needs them, it waits at its old rank, and what is
+lost is computed again. The highest-ranked sequence can take every page, and no accepted request needs more than all
+pages, so it always ends.
 
 Plain Python, no tensors. Not thread-safe.
 """
@@ -66,7 +67,7 @@ class Scheduler:
         self.cache.give_back(s.pages[len(s.nodes) :])
         self.cache.unlock(s.nodes)
         self._slots.append(s.slot)
-        s.pages, s.nodes, s.slot, s.computed = [], [], -1, 0
+        s.pages, s.nodes, s.slot, s.computed, s.tabled = [], [], -1, 0, 0
 
     # ---------------------------------------------------------------------------------------- planning
     def plan(self) -> list[Work]:
@@ -78,15 +79,16 @@ class Scheduler:
                     work.append(Work(s, 1))
                 else:
                     self._preempt(s)
-        work = [w for w in work if w.sequence.slot >= 0]  # a later one may have had to go
+        work = _still_running(work)
         self._admit()
-        return work + self._chunks()
+        chunks = self._chunks()
+        return _still_running(work) + chunks
 
     def _chunks(self) -> list[Work]:
         work: list[Work] = []
         budget = self.chunk_tokens
         prefilling = [s for s in self.running if s.pending > 1]
-        share = {s: 0 for s in prefilling}
+        share = dict.fromkeys(prefilling, 0)
         left = sorted(prefilling, key=lambda s: s.pending)
         for i, s in enumerate(left):  # smallest first: what it does not need goes to the others
             share[s] = min(s.pending, budget // (len(left) - i))
@@ -97,7 +99,7 @@ class Scheduler:
             count = self._reserve(s, share[s])
             if count:
                 work.append(Work(s, count))
-        return [w for w in work if w.sequence.slot >= 0]
+        return _still_running(work)
 
     def _reserve(self, s: Sequence, count: int) -> int:
         """Pages for the next `count` tokens; returns for how many there are pages. Preempts lower ranks if it must."""
@@ -162,7 +164,9 @@ class Scheduler:
             i = len(s.nodes)
             key = s.page_key(i, self.page_size)
             s.nodes.append(self.cache.insert(s.request.salt, s.nodes, key, s.pages[i]))
-            s.pages[i] = s.nodes[i].page
+            if s.pages[i] != s.nodes[i].page:  # somebody else had computed the same
+                s.pages[i] = s.nodes[i].page
+                s.tabled = min(s.tabled, i)
 
     def check(self) -> None:
         """Raises AssertionError unless the books balance."""
@@ -178,6 +182,11 @@ class Scheduler:
             private=[p for s in self.running for p in s.pages[len(s.nodes) :]],
             locked=[n for s in self.running for n in s.nodes],
         )
+
+
+def _still_running(work: list[Work]) -> list[Work]:
+    """Without those that had to make room for another one."""
+    return [w for w in work if w.sequence.slot >= 0]
 
 
 def _rank(s: Sequence) -> tuple[int, int, int]:

@@ -61,6 +61,7 @@ class Sequence:
         "prompt_tokens",
         "request",
         "slot",
+        "tabled",
         "tokens",
     )
 
@@ -73,6 +74,7 @@ class Sequence:
         self.pages: list[int] = []
         self.nodes: list[Node] = []  # the leading pages that live in the prefix tree
         self.slot = -1  # row in the engine's page table while running
+        self.tabled = 0  # leading pages that the row already shows
         self.finish: str | None = None
         self.counts: Any = None  # token counts for the penalties, made by the sampler when needed
         self.constraint = request.constraint.fork() if request.constraint is not None else None

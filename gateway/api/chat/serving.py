@@ -80,7 +80,7 @@ class ChatService:
     def plan(self, request: ChatRequest, *, large: bool) -> Plan:
         """Everything decided before anything is done. Raises ApiError."""
         self._check_limits(request)
-        mapper = MessageMapper(request, self.settings.max_images, self.settings.max_videos)
+        mapper = MessageMapper(request)
         tools = [t.model_dump(exclude_none=True) for t in request.tools or ()]
         offered = [] if request.tool_choice == "none" else tools
         constraint = constraint_of(request)

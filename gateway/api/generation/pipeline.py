@@ -180,7 +180,7 @@ class Pipeline:
             worker = self._router.pick(hashes, exclude=frozenset(tried))
             try:
                 with worker:
-                    stream = await self._open(worker, request, hashes)
+                    stream = await self._open(worker, request)
                     resources.enter_context(worker)
                     return stream
             except EngineUnreachable:
@@ -189,13 +189,15 @@ class Pipeline:
                     raise
                 self._metrics.upstream_retries.labels(worker.name, "unreachable").inc()
 
-    async def _open(self, worker: Worker, request: GenerateRequest, hashes: list[str]) -> GenerationStream:
+    async def _open(self, worker: Worker, request: GenerateRequest) -> GenerationStream:
         try:
-            stream = await worker.client.open(request, worker.known_media(hashes))
+            stream = await worker.client.open(
+                request, worker.known_media(i.hash for i in request.items), worker.forget_media
+            )
         except ApiError as e:
             if e.code in ("engine_unavailable", "engine_error", "engine_timeout"):
                 worker.failed()
             raise
         worker.succeeded()
-        worker.remember_media(hashes)
+        worker.remember_media(request.items)
         return stream
