@@ -27,7 +27,7 @@ pub const MAX_ASPECT_RATIO: u64 = 200;
 
 /// CLIP mean and standard deviation.
 pub const MEAN: [f32; 3] = [0.481_454_66, 0.457_827_5, 0.408_210_73];
-pub const STD: [f32; 3] = [0.268_629_54, 0.261_302_58, 0.275_777_11];
+pub const STD: [f32; 3] = [0.268_629_54, 0.261_302_6, 0.275_777_1];
 
 /// File size of an image, unless the caller says otherwise.
 pub const IMAGE_MAX_BYTES: usize = 64 << 20;

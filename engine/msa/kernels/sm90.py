@@ -93,7 +93,13 @@ class Sm90Runner:
         code = native.TYPE_CODES[index_k.dtype]
         native.check(
             self.lib.msa_score(
-                ctypes.byref(c), code, self._query_code, t.score_ctas, t.score_warps, t.pdl, native.stream_of(self.device)
+                ctypes.byref(c),
+                code,
+                self._query_code,
+                t.score_ctas,
+                t.score_warps,
+                t.pdl,
+                native.stream_of(self.device),
             ),
             "msa_score",
         )
