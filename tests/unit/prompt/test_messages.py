@@ -118,8 +118,9 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("calls no list", [USER, {"role": "assistant", "tool_calls": "x"}], "messages[1].tool_calls"),
     ("reasoning", [USER, {"role": "assistant", "reasoning": 5}], "messages[1].reasoning_content"),
     ("surrogate", [USER, {"role": "user", "content": "a\ud800b"}], "messages[1]"),
-    ("surrogate in arguments", 
-     [USER, {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {"\udfff": 1}}}]}], "messages[1]"),
+    ("surrogate in arguments",
+     [USER, {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {"\udfff": 1}}}]}],
+     "messages[1]"),
 ]  # fmt: skip
 
 
