@@ -82,7 +82,7 @@ class Stream(RequestProtocol):
                 self.transport.write(response(OPENAI_WHOLE))
                 return
         else:
-            self.transport.write(response(b'{"context_length":131072,"model_path":"tiny","is_generation":true}'))
+            self.transport.write(response(b'{"context_length":131072,"model_path":"tiny","catalejo":{"version":1}}'))
             return
         kind = b"text/event-stream" if self._openai else b"application/x-ndjson"
         self.transport.write(HEAD % kind)
