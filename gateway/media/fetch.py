@@ -36,12 +36,21 @@ _CHUNK: Final = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """The body, its declared media type, how long the answer may be reused (seconds), and the memory lease."""
+    """The body, its declared media type, how long the answer may be reused (seconds), and the memory lease.
 
-    data: bytes
+    `pieces` are joined off the loop: copying 60 MiB takes longer than a token may wait.
+    """
+
+    pieces: list[bytes]
     content_type: str
     reusable_s: float
     lease: Lease
+
+    def join(self) -> bytes:
+        """The body; gives the pieces up, so that no third copy can exist."""
+        data = b"".join(self.pieces)
+        self.pieces.clear()
+        return data
 
 
 class Fetcher:
@@ -173,20 +182,20 @@ class Fetcher:
     async def _body(self, response: aiohttp.ClientResponse, max_bytes: int) -> Fetched:
         settings = self._settings
         lease = self._in_flight.lease()
-        chunks: list[bytes] = []
+        pieces: list[bytes] = []
         size = 0
         began = time.monotonic()
         waited = 0.0
         try:
-            async for chunk in response.content.iter_chunked(_CHUNK):
-                size += len(chunk)
+            async for piece in response.content.iter_chunked(_CHUNK):
+                size += len(piece)
                 if size > max_bytes:
                     raise _too_large(None, max_bytes)
                 if size > lease.size:
                     before = time.monotonic()
                     await lease.grow(size, response.content_length or max_bytes)
                     waited += time.monotonic() - before
-                chunks.append(chunk)
+                pieces.append(piece)
                 spent = time.monotonic() - began - waited
                 if spent > settings.min_rate_grace_s and size < settings.min_rate_bytes_s * spent:
                     raise MediaProblem(
@@ -194,11 +203,10 @@ class Fetcher:
                         f"the URL's server sends less than {settings.min_rate_bytes_s} bytes a second",
                         reason="too_slow",
                     )
-            data = b"".join(chunks)
         except BaseException:
             lease.release()
             raise
-        return Fetched(data, response.content_type, _reusable_s(response), lease)
+        return Fetched(pieces, response.content_type, _reusable_s(response), lease)
 
 
 def _timeout(what: str, limit_s: float) -> MediaProblem:

@@ -75,6 +75,8 @@ class ThreadPool:
             if cancel is not None:
                 cancel()
             raise
+        finally:
+            del future  # else: future, its error, the traceback, this frame: a cycle that would keep pixels in memory
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)

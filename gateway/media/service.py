@@ -96,7 +96,13 @@ class MediaService:
                     return (await self._prepare(part, kind, options, tenant, budget)).media
                 except MediaProblem as problem:
                     self.metrics.rejected.labels(problem.reason).inc()
-                    raise problem.at(part.param) from None
+                    refusal = problem.at(part.param)
+            # Raised out here it has no context, and the name goes: an error that is kept for a while, or waits for the
+            # cycle collector, must not keep a picture's bytes alive.
+            try:
+                raise refusal
+            finally:
+                del refusal
 
         tasks = [asyncio.create_task(one(*job)) for job in jobs]
         try:
@@ -105,6 +111,7 @@ class MediaService:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            tasks.clear()  # no cycle of task, error, traceback and this frame
 
     def _checked(self, part: MediaPart) -> tuple[str, preproc.Options]:
         try:

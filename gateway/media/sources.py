@@ -107,8 +107,9 @@ class Sources:
         if kind == "http":
             assert part.url is not None
             fetched = await self._fetcher.fetch(part.url, part.modality, max_bytes, tenant=tenant)
-            body, declared = fetched.data, fetched.content_type
-            return await self._finish(kind, lambda: (declared, body), options, fetched.reusable_s, fetched.lease)
+            return await self._finish(
+                kind, lambda: (fetched.content_type, fetched.join()), options, fetched.reusable_s, fetched.lease
+            )
         lease = self._in_flight.lease()
         try:
             if kind == "file":
