@@ -14,15 +14,18 @@ from gateway import version
 from gateway.admission.admission import Admission
 from gateway.admission.middleware import Authentication
 from gateway.api.chat.router import router as chat_router
-from gateway.api.context import RequestScope
+from gateway.api.completions.router import router as completions_router
+from gateway.api.context import RequestScope, context_of
+from gateway.api.files.router import create_router as create_files_router
 from gateway.api.health.router import router as health_router
 from gateway.api.models.router import router as models_router
 from gateway.api.openapi import add_schemas
 from gateway.api.responses import install_error_handlers
+from gateway.api.tokenize.router import router as tokenize_router
 from gateway.config import Settings
 from gateway.metrics import Metrics
 from gateway.observability.loop_lag import watch_loop
-from gateway.services import start
+from gateway.services import services_of, start
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -53,8 +56,9 @@ def create_app(settings: Settings) -> FastAPI:
             expose_headers=["x-request-id", "retry-after"],
         )
     app.add_middleware(RequestScope, metrics=metrics, access_log=settings.observability.access_log)
-    for router in (chat_router, models_router, health_router):
+    for router in (chat_router, completions_router, tokenize_router, models_router, health_router):
         app.include_router(router)
+    app.include_router(create_files_router(lambda r: services_of(r).media.files, lambda r: context_of(r).tenant))
     return app
 
 

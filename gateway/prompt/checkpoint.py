@@ -18,7 +18,7 @@ from gateway.prompt.vocabulary import CheckpointError, Vocabulary
 _NAMED: Final = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Checkpoint:
     """Loaded once, then only read, from any thread."""
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import aiohttp
 
 from gateway.errors import ApiError
+from gateway.media.residency import Residency
 from gateway.metrics import Metrics
 from gateway.routing.settings import EngineEndpoint, RoutingSettings
 from gateway.routing.worker import Worker
@@ -39,11 +40,12 @@ class Router:
     async def start(self) -> None:
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=self._upstream.pool_idle_s)
         self._session = aiohttp.ClientSession(connector=connector, auto_decompress=False, read_bufsize=1 << 18)
+        rows = Residency(max_bytes=self._settings.known_media_bytes)
         for i, endpoint in enumerate(self._endpoints):
             token = endpoint.token.get_secret_value() if endpoint.token else self._default_token
             name = endpoint.name or f"engine-{i}"
             client = EngineClient(name, endpoint.url, token, self._session, self._upstream, self._metrics)
-            self.workers.append(Worker(client, self._settings, self._metrics))
+            self.workers.append(Worker(client, self._settings, self._metrics, rows))
         await self._check_all()
         self._health = asyncio.create_task(self._watch(), name="engine health")
 
@@ -59,7 +61,7 @@ class Router:
         usable = [w for w in self.workers if w.usable() and w.name not in exclude]
         if not usable:
             raise ApiError("engine_unavailable", "no engine is available at the moment; try again")
-        best = min(usable, key=lambda w: (w.in_flight, -len(w.known_media(media_hashes)), w.name))
+        best = min(usable, key=lambda w: (w.in_flight, -w.count_media(media_hashes), w.name))
         self._metrics.routing_decisions.labels("least_in_flight", "only" if len(usable) == 1 else "load").inc()
         return best
 

@@ -20,4 +20,4 @@ class RoutingSettings(BaseModel):
     health_timeout_s: float = Field(default=3.0, gt=0)
     breaker_failures: int = Field(default=3, ge=1, description="Failures in a row that open the breaker.")
     breaker_open_s: float = Field(default=10.0, gt=0)
-    known_media: int = Field(default=4096, ge=0, description="Media hashes remembered per worker (sent by hash alone).")
+    known_media_bytes: int = Field(default=4 << 30, ge=0, description="What each engine's store of rows holds.")

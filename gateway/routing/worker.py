@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from time import monotonic
 
+from engine.wire import Item
+from gateway.media.residency import Residency
 from gateway.metrics import Metrics
 from gateway.routing.settings import RoutingSettings
 from gateway.upstream.client import EngineClient
 
 
 class Worker:
-    def __init__(self, client: EngineClient, settings: RoutingSettings, metrics: Metrics) -> None:
+    def __init__(self, client: EngineClient, settings: RoutingSettings, metrics: Metrics, rows: Residency) -> None:
         self.client = client
         self.name = client.name
         self.healthy = False
@@ -22,14 +23,14 @@ class Worker:
         self._metrics = metrics
         self._failures = 0
         self._open_until = 0.0
-        self._media: OrderedDict[str, None] = OrderedDict()
+        self._rows = rows
 
     def usable(self) -> bool:
         return self.healthy and monotonic() >= self._open_until
 
     def set_health(self, healthy: bool, context_length: int | None) -> None:
         if not healthy:
-            self._media.clear()  # a restarted engine has an empty store
+            self._rows.forget(self.name)  # a restarted engine has an empty store
         self.healthy = healthy
         self.context_length = context_length or self.context_length
         self._metrics.worker_up.labels(self.name).set(healthy)
@@ -55,11 +56,16 @@ class Worker:
             self._metrics.worker_breaker.labels(self.name).set(1)
 
     def known_media(self, hashes: Iterable[str]) -> frozenset[str]:
-        return frozenset(h for h in hashes if h in self._media)
+        """Those whose rows the engine probably has; asking counts as use."""
+        return frozenset(h for h in hashes if self._rows.known(self.name, h))
 
-    def remember_media(self, hashes: Iterable[str]) -> None:
+    def count_media(self, hashes: Iterable[str]) -> int:
+        return self._rows.count(self.name, hashes)
+
+    def remember_media(self, items: Sequence[Item]) -> None:
+        for item in items:
+            self._rows.add(self.name, item.hash, item.nbytes)
+
+    def forget_media(self, hashes: Iterable[str]) -> None:
         for h in hashes:
-            self._media[h] = None
-            self._media.move_to_end(h)
-        while len(self._media) > self._settings.known_media:
-            self._media.popitem(last=False)
+            self._rows.forget(self.name, h)

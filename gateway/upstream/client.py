@@ -12,7 +12,7 @@ Not here: which engine (gateway/routing).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -68,14 +68,21 @@ class EngineClient:
             total=None, sock_connect=settings.connect_timeout_s, sock_read=settings.idle_timeout_s
         )
 
-    async def open(self, request: GenerateRequest, known_media: frozenset[str] = frozenset()) -> GenerationStream:
-        """Sends the request; items whose hash is in `known_media` go without their rows. Raises ApiError."""
+    async def open(
+        self,
+        request: GenerateRequest,
+        known_media: frozenset[str] = frozenset(),
+        on_missing: Callable[[Iterable[str]], None] = lambda hashes: None,
+    ) -> GenerationStream:
+        """Sends the request; items whose hash is in `known_media` go without their rows, at first. Raises ApiError."""
         bare = replace(request, items=tuple(_bare(i) if i.hash in known_media else i for i in request.items))
         try:
             async with asyncio.timeout(self._settings.accept_timeout_s):
                 response = await self._post(bare)
                 if response.status == 409:
-                    await _refusal(response)
+                    body = await _body(response)
+                    missing = body.get("missing")
+                    on_missing([h for h in missing if isinstance(h, str)] if isinstance(missing, list) else known_media)
                     self._metrics.upstream_retries.labels(self.name, "missing_media").inc()
                     response = await self._post(request)
         except TimeoutError:
@@ -87,7 +94,7 @@ class EngineClient:
         self._count(str(response.status))
         if response.status == 200:
             return GenerationStream(self, request.rid, response)
-        raise _as_api_error(response.status, response.headers, await _refusal(response))
+        raise _as_api_error(response.status, response.headers, (await _body(response)).get("error"))
 
     async def abort(self, rid: str, reason: str) -> None:
         """Asks the engine to end `rid`; its stream then tells usage and finishes. Failure is harmless: see close."""
@@ -200,20 +207,24 @@ async def _slices(buffers: Buffers) -> AsyncIterator[bytes | memoryview]:
             yield view[start : start + SLICE_BYTES]
 
 
-async def _refusal(response: aiohttp.ClientResponse) -> Mapping[str, Any]:
-    """The error object of a refusal, or an empty one."""
+async def _body(response: aiohttp.ClientResponse) -> Mapping[str, Any]:
+    """The JSON object of a refusal, or an empty one."""
+    raw = b""
     try:
-        raw = await response.content.read(MAX_REFUSAL_BYTES)
+        async for piece in response.content.iter_any():
+            raw += piece
+            if len(raw) > MAX_REFUSAL_BYTES:
+                return {}
         body = orjson.loads(raw)
-        error = body.get("error", body)
-    except (aiohttp.ClientError, OSError, TimeoutError, orjson.JSONDecodeError, AttributeError):
+    except (aiohttp.ClientError, OSError, TimeoutError, orjson.JSONDecodeError):
         return {}
     finally:
         response.release()
-    return error if isinstance(error, dict) else {}
+    return body if isinstance(body, dict) else {}
 
 
-def _as_api_error(status: int, headers: Mapping[str, str], error: Mapping[str, Any]) -> ApiError:
+def _as_api_error(status: int, headers: Mapping[str, str], given: Any) -> ApiError:
+    error: Mapping[str, Any] = given if isinstance(given, dict) else {}
     code, message = error.get("code"), error.get("message")
     text = message if isinstance(message, str) else "no reason given"
     if status in (400, 422):

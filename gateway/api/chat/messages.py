@@ -20,7 +20,6 @@ from gateway.api.chat.protocol import (
     VideoPart,
     VideoUrl,
 )
-from gateway.errors import ApiError
 from gateway.media.types import MediaPart
 
 AnyPart = TextPart | ImagePart | VideoPart | FilePart | RefusalPart
@@ -29,12 +28,10 @@ AnyPart = TextPart | ImagePart | VideoPart | FilePart | RefusalPart
 class MessageMapper:
     """One request's mapping. `messages` and `media` are the result."""
 
-    def __init__(self, request: ChatRequest, max_images: int, max_videos: int) -> None:
+    def __init__(self, request: ChatRequest) -> None:
         self.messages: list[dict[str, Any]] = []
         self.media: list[MediaPart] = []
         self.text_characters = 0
-        self._limits = {"image": max_images, "video": max_videos}
-        self._counts = {"image": 0, "video": 0}
         for i, message in enumerate(request.messages):
             self.messages.append(self._message(f"messages[{i}]", message))
 
@@ -96,13 +93,5 @@ class MessageMapper:
                 media = MediaPart("video", where, file_id=file_id)
             case _:
                 raise AssertionError(part)
-        self._count(media)
         self.media.append(media)
         return {"type": media.modality}
-
-    def _count(self, media: MediaPart) -> None:
-        self._counts[media.modality] += 1
-        count, limit = self._counts[media.modality], self._limits[media.modality]
-        if count > limit:
-            message = f"at most {limit} {media.modality}s are allowed in a request; this is number {count}"
-            raise ApiError("media_limit_exceeded", message, param=media.param)

@@ -33,7 +33,7 @@ async def chat_completions(request: Request) -> Response:
     if asked.stream:
         run = await while_connected(request.receive, chat.open(asked, size, context))
         writer = ChunkWriter(style, len(run.choices))
-        return event_stream(writer.events(run), run, context, services)
+        return event_stream(writer.events(run), [run], context, services)
 
     async def work() -> Response:
         run = await chat.open(asked, size, context)

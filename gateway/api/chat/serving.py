@@ -72,10 +72,15 @@ class ChatService:
         context.notes.update(model=self._names.served, stream=bool(request.stream), n=plan.n, media=len(plan.media))
         return await self._pipeline.open(plan, context)
 
+    async def prompt_ids(self, request: ChatRequest, body_bytes: int) -> list[int]:
+        """The prompt alone, one placeholder per media part."""
+        plan = self.plan(request, large=body_bytes > self.settings.offload_bytes)
+        return (await asyncio.to_thread(plan.render) if plan.large else plan.render()).ids
+
     def plan(self, request: ChatRequest, *, large: bool) -> Plan:
         """Everything decided before anything is done. Raises ApiError."""
         self._check_limits(request)
-        mapper = MessageMapper(request, self.settings.max_images, self.settings.max_videos)
+        mapper = MessageMapper(request)
         tools = [t.model_dump(exclude_none=True) for t in request.tools or ()]
         offered = [] if request.tool_choice == "none" else tools
         constraint = constraint_of(request)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -69,8 +69,35 @@ class Pipeline:
 
     async def open(self, plan: Plan, context: RequestContext) -> Run:
         """Raises ApiError for every refusal. The caller closes the Run."""
+        [run] = await self.open_all([plan], context)
+        return run
+
+    async def open_all(self, plans: Sequence[Plan], context: RequestContext) -> list[Run]:
+        """All are open, or none. One place in admission for all of them; the last to close gives it back."""
+        place = AsyncExitStack()
+        runs: list[Run] = []
+        try:
+            await place.enter_async_context(self._admission.acquire(context.tenant))
+            for plan in plans:
+                runs.append(await self._open_one(plan, context))
+        except BaseException:
+            await asyncio.gather(*(run.aclose() for run in runs))
+            await place.aclose()
+            raise
+        left = len(runs)
+
+        async def closed() -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                await place.aclose()
+
+        for run in runs:
+            run.on_close(closed)
+        return runs
+
+    async def _open_one(self, plan: Plan, context: RequestContext) -> Run:
         async with AsyncExitStack() as resources:
-            await resources.enter_async_context(self._admission.acquire(context.tenant))
             rendered = await self._timed("prompt", plan.large, plan.render)
             began = perf_counter()
             media = await self._media.prepare(plan.media, tenant=context.tenant) if plan.media else []
@@ -153,7 +180,7 @@ class Pipeline:
             worker = self._router.pick(hashes, exclude=frozenset(tried))
             try:
                 with worker:
-                    stream = await self._open(worker, request, hashes)
+                    stream = await self._open(worker, request)
                     resources.enter_context(worker)
                     return stream
             except EngineUnreachable:
@@ -162,13 +189,15 @@ class Pipeline:
                     raise
                 self._metrics.upstream_retries.labels(worker.name, "unreachable").inc()
 
-    async def _open(self, worker: Worker, request: GenerateRequest, hashes: list[str]) -> GenerationStream:
+    async def _open(self, worker: Worker, request: GenerateRequest) -> GenerationStream:
         try:
-            stream = await worker.client.open(request, worker.known_media(hashes))
+            stream = await worker.client.open(
+                request, worker.known_media(i.hash for i in request.items), worker.forget_media
+            )
         except ApiError as e:
             if e.code in ("engine_unavailable", "engine_error", "engine_timeout"):
                 worker.failed()
             raise
         worker.succeeded()
-        worker.remember_media(hashes)
+        worker.remember_media(request.items)
         return stream
