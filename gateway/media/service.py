@@ -134,6 +134,8 @@ class MediaService:
         if refused is not None:
             self.metrics.negative_hits.labels(part.modality).inc()
             raise refused
+        if kind == "file":
+            await self._sources.check_file(part, tenant)  # deleted or expired: gone, whatever is remembered
         key = self._references.get(reference)
         entry = self._cache.get(key) if key is not None else None
         if entry is not None:

@@ -25,6 +25,8 @@ from gateway.media.urls import parse_target, scheme_of
 class Files(Protocol):
     """What this room needs of the file store."""
 
+    async def get(self, tenant: str, file_id: str) -> object: ...
+
     async def read(self, tenant: str, file_id: str, max_bytes: int) -> bytes: ...
 
 
@@ -146,7 +148,14 @@ class Sources:
             self._metrics.type_mismatches.inc()
         return Source(data, key, looked, reusable_s, lease)
 
+    async def check_file(self, part: MediaPart, tenant: str) -> None:
+        """Raises MediaProblem `file_not_found`."""
+        await self._store().get(tenant, part.file_id or "")
+
     async def _read_file(self, part: MediaPart, tenant: str, max_bytes: int) -> bytes:
+        return await self._store().read(tenant, part.file_id or "", max_bytes)
+
+    def _store(self) -> Files:
         if self._files is None:
             raise MediaProblem("file_not_found", "this server keeps no files")
-        return await self._files.read(tenant, part.file_id or "", max_bytes)
+        return self._files

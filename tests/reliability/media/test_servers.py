@@ -209,6 +209,15 @@ async def test_name_with_a_public_and_a_private_address_is_refused(private: str)
     refused(caught.value, "media_url_forbidden", "address_forbidden")
 
 
+async def test_public_name_of_a_loopback_address_is_refused() -> None:
+    table = Table()
+    table.hosts["127.0.0.1.nip.io"] = [["127.0.0.1"]]
+    async with fetcher(lifted(), table) as f:
+        with pytest.raises(MediaProblem) as caught:
+            await f.fetch("http://127.0.0.1.nip.io/", "image", CAP)
+    refused(caught.value, "media_url_forbidden", "address_forbidden")
+
+
 async def test_unknown_name_and_private_name_get_the_same_answer() -> None:
     messages = set()
     async with fetcher(lifted(), Table(inside_example=[["10.0.0.1"]])) as f:
