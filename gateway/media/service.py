@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
 from gateway.media import preproc
-from gateway.media.budgets import RequestBudget
+from gateway.media.budgets import RequestBudget, TenantShares
 from gateway.media.cache import Entry, Key, NegativeCache, PreparedCache, ReferenceCache
 from gateway.media.disk import DiskCache
 from gateway.media.fetch import Fetcher
@@ -64,6 +65,7 @@ class MediaService:
         self._writes: set[asyncio.Task[None]] = set()
         self._references = ReferenceCache()
         self._negatives = NegativeCache(settings.negative_ttl_s)
+        self._shares = TenantShares(settings.max_parts_per_tenant)
         self._decoding: SingleFlight[Entry] = SingleFlight()
 
     async def start(self) -> None:
@@ -104,14 +106,8 @@ class MediaService:
             finally:
                 del refusal
 
-        tasks = [asyncio.create_task(one(*job)) for job in jobs]
-        try:
-            return list(await asyncio.gather(*tasks))
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            tasks.clear()  # no cycle of task, error, traceback and this frame
+        with self._shares.take(tenant, parts):
+            return await _all_or_first_failure([one(*job) for job in jobs])
 
     def _checked(self, part: MediaPart) -> tuple[str, preproc.Options]:
         try:
@@ -217,6 +213,18 @@ class MediaService:
     def _count_hit(self, entry: Entry, level: str) -> None:
         self.metrics.hits.labels(entry.media.modality, level).inc()
         self.metrics.saved_seconds.inc(entry.seconds)
+
+
+async def _all_or_first_failure(work: list[Coroutine[Any, Any, PreparedMedia]]) -> list[PreparedMedia]:
+    """In order; the first failure, or being cancelled, cancels the rest, and all have ended on return."""
+    tasks = [asyncio.create_task(one) for one in work]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        tasks.clear()  # no cycle of task, error, traceback and this frame
 
 
 def _charge(budget: RequestBudget, entry: Entry) -> None:

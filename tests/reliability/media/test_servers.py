@@ -296,6 +296,33 @@ async def test_header_bytes_now_and_then_meet_a_deadline() -> None:
     refused(answer, "media_fetch_timeout")
 
 
+async def test_endless_interim_answers_meet_a_deadline() -> None:
+    async def script(c: Connection) -> None:
+        while True:
+            await c.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+            await asyncio.sleep(0.01)
+
+    answer, _ = await fetch_from(script, total_timeout_s=30)
+    refused(answer, "media_fetch_timeout")
+
+
+async def test_a_handshake_that_never_comes_meets_the_connect_timeout() -> None:
+    async with Server(lambda c: c.until_gone()) as deaf:  # waits for an HTTP head, which a client hello is not
+        async with fetcher(lifted(f"{HOST}:{deaf.port}", total_timeout_s=30)) as f:
+            with pytest.raises(MediaProblem) as caught:
+                await f.fetch(f"https://{HOST}:{deaf.port}/", "image", CAP)
+    refused(caught.value, "media_fetch_timeout")
+
+
+async def test_a_reset_in_the_middle_is_a_failed_fetch() -> None:
+    async def script(c: Connection) -> None:
+        await c.answer("200 OK", b"half", length=1000)
+        c.writer.transport.abort()
+
+    answer, _ = await fetch_from(script)
+    refused(answer, "media_fetch_failed", "truncated_body")
+
+
 async def test_silence_after_accepting_meets_the_idle_timeout() -> None:
     case("accepts TCP and never answers")
     answer, _ = await fetch_from(lambda c: asyncio.sleep(60), total_timeout_s=30)
