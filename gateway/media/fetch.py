@@ -9,6 +9,7 @@ Answers only "bytes or MediaProblem"; what the bytes are is decided by their mag
 from __future__ import annotations
 
 import asyncio
+import io
 import ipaddress
 import re
 import ssl
@@ -36,21 +37,12 @@ _CHUNK: Final = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """The body, its declared media type, how long the answer may be reused (seconds), and the memory lease.
+    """The body, its declared media type, how long the answer may be reused (seconds), and the memory lease."""
 
-    `pieces` are joined off the loop: copying 60 MiB takes longer than a token may wait.
-    """
-
-    pieces: list[bytes]
+    data: bytes
     content_type: str
     reusable_s: float
     lease: Lease
-
-    def join(self) -> bytes:
-        """The body; gives the pieces up, so that no third copy can exist."""
-        data = b"".join(self.pieces)
-        self.pieces.clear()
-        return data
 
 
 class Fetcher:
@@ -182,7 +174,9 @@ class Fetcher:
     async def _body(self, response: aiohttp.ClientResponse, max_bytes: int) -> Fetched:
         settings = self._settings
         lease = self._in_flight.lease()
-        pieces: list[bytes] = []
+        # Written in place and taken out without a copy: joining 60 MiB would hold up every stream for a while. Pages of
+        # a promised length that never comes are never touched.
+        body = io.BytesIO(bytes(response.content_length or 0))
         size = 0
         began = time.monotonic()
         waited = 0.0
@@ -195,7 +189,7 @@ class Fetcher:
                     before = time.monotonic()
                     await lease.grow(size, response.content_length or max_bytes)
                     waited += time.monotonic() - before
-                pieces.append(piece)
+                body.write(piece)
                 spent = time.monotonic() - began - waited
                 if spent > settings.min_rate_grace_s and size < settings.min_rate_bytes_s * spent:
                     raise MediaProblem(
@@ -203,10 +197,11 @@ class Fetcher:
                         f"the URL's server sends less than {settings.min_rate_bytes_s} bytes a second",
                         reason="too_slow",
                     )
+            body.truncate(size)
         except BaseException:
             lease.release()
             raise
-        return Fetched(pieces, response.content_type, _reusable_s(response), lease)
+        return Fetched(body.getvalue(), response.content_type, _reusable_s(response), lease)
 
 
 def _timeout(what: str, limit_s: float) -> MediaProblem:

@@ -31,6 +31,7 @@ from gateway.media.video import Videos
 
 INGEST_THREADS = 2
 INGEST_QUEUE = 4096
+DECODE_NICE = 5
 
 
 class MediaService:
@@ -52,6 +53,7 @@ class MediaService:
             "image",
             settings.image_threads,
             settings.image_queue,
+            nice=DECODE_NICE,
             queued=m.queued.labels("image"),
             wait=m.seconds.labels("queue"),
         )

@@ -40,7 +40,7 @@ class FetchSettings(_Model):
     max_concurrent: int = Field(default=1024, ge=1)
     max_concurrent_per_host: int = Field(default=32, ge=1)
     max_concurrent_per_tenant: int = Field(default=256, ge=1)
-    resolver_threads: int = Field(default=16, ge=1)
+    resolver_threads: int = Field(default=64, ge=1)
     user_agent: str = "Catalejo/0.1 (media fetcher of an inference gateway)"
 
     @field_validator("deny_networks")

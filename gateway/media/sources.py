@@ -110,7 +110,7 @@ class Sources:
             assert part.url is not None
             fetched = await self._fetcher.fetch(part.url, part.modality, max_bytes, tenant=tenant)
             return await self._finish(
-                kind, lambda: (fetched.content_type, fetched.join()), options, fetched.reusable_s, fetched.lease
+                kind, lambda: (fetched.content_type, fetched.data), options, fetched.reusable_s, fetched.lease
             )
         lease = self._in_flight.lease()
         try:

@@ -74,7 +74,7 @@ async def test_a_well_behaved_server_is_fetched_with_honest_headers_and_nothing_
         async with fetcher(lifted(f"{HOST}:{server.port}")) as f:
             for _ in range(2):
                 got = await f.fetch(f"http://{HOST}:{server.port}/a%20b.png?x=1&y=%C3%A9#part", "image", CAP)
-    assert got.join() == picture and got.content_type == "image/png"
+    assert got.data == picture and got.content_type == "image/png"
     head = server.heads[1].lower()
     assert server.heads[0].startswith("GET /a%20b.png?x=1&y=%C3%A9 HTTP/1.1\r\n")
     assert f"host: {HOST}:{server.port}\r\n" in head
