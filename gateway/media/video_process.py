@@ -80,7 +80,8 @@ def _work(channel: socket.socket, source: int, options: dict[str, Any], token: A
         os.close(source)
         prepared = preproc_rs.prepare_video(data, cancel=token, **options)
         meta = json.dumps({name: getattr(prepared, name) for name in FIELDS}).encode()
-        rows = memoryview(prepared.patches).cast("B")
+        patches: Any = prepared.patches
+        rows = memoryview(patches).cast("B")
         result = memfd("rows")
         write_all(result, rows)
         write_all(result, meta)
