@@ -12,7 +12,7 @@ import orjson
 
 from engine.wire import Grammar
 from gateway.api.body import parse
-from gateway.api.chat.messages import MessageMapper
+from gateway.api.chat.messages import MessageMapper, put_back_urls
 from gateway.api.chat.protocol import ChatRequest, NamedTool
 from gateway.api.chat.stream import ChunkStyle
 from gateway.api.chat.thinking import template_kwargs, thinking_mode
@@ -24,6 +24,7 @@ from gateway.api.generation.pipeline import Pipeline
 from gateway.api.generation.plan import Plan
 from gateway.api.generation.run import Run, Update
 from gateway.api.generation.sampling import priority_of, sampling_of
+from gateway.api.large import parse_large
 from gateway.api.models.names import ModelNames
 from gateway.api.settings import ApiSettings
 from gateway.errors import ApiError
@@ -59,7 +60,7 @@ class ChatService:
     async def read(self, body: bytes) -> ChatRequest:
         """1. Bytes -> a checked request."""
         if len(body) > self.settings.offload_bytes:
-            request = await asyncio.to_thread(parse, ChatRequest, body)
+            request = await asyncio.to_thread(parse_large, ChatRequest, body, put_back_urls)
         else:
             request = parse(ChatRequest, body)
         self._names.check(request.model)

@@ -9,12 +9,12 @@ from starlette.responses import Response
 
 from gateway.api.body import read_body, require_json
 from gateway.api.disconnect import while_connected
-from gateway.api.openapi import documented
+from gateway.api.openapi import RawRoute, documented
 from gateway.api.responses import json_response
 from gateway.api.tokenize.protocol import DetokenizeRequest, TokenizeText
 from gateway.services import services_of
 
-router = APIRouter(tags=["tokens"])
+router = APIRouter(route_class=RawRoute, tags=["tokens"])
 
 
 @router.post("/v1/tokenize", **documented(TokenizeText, "Token ids of a text, or of a chat request's prompt"))
