@@ -31,12 +31,12 @@ class Value:
     """`write` is None for a value that is not live."""
 
     __slots__ = (
+        "_bare",
         "_first",
         "_late",
         "_parts",
         "_seen",
         "_start",
-        "_bare",
         "form",
         "key",
         "repeated",

@@ -45,6 +45,10 @@ class EngineStatus:
     healthy: bool
     context_length: int | None = None
     detail: str = ""
+    silent: bool = False
+    """Not healthy for want of an answer in time; it may only be busy."""
+    load: float | None = None
+    """Requests it runs and queues, from all its clients (GET /v1/loads); None when it does not tell."""
 
 
 class EngineClient:
@@ -126,13 +130,15 @@ class EngineClient:
                         return EngineStatus(False, detail=f"/health answered {response.status}")
                 async with self._session.get(self.url + "/model_info", headers=self._headers) as response:
                     info = orjson.loads(await response.read()) if response.status == 200 else {}
+                async with self._session.get(self.url + "/v1/loads", headers=self._headers) as response:
+                    loads = orjson.loads(await response.read()) if response.status == 200 else {}
         except (aiohttp.ClientError, OSError, TimeoutError, orjson.JSONDecodeError) as e:
-            return EngineStatus(False, detail=type(e).__name__)
+            return EngineStatus(False, detail=type(e).__name__, silent=isinstance(e, TimeoutError))
         if not isinstance(info, dict):
             return EngineStatus(False, detail="/model_info is not an object")
         self.stock = "model_path" in info and not info.get("catalejo")
         context = info.get("context_length", info.get("max_model_len"))
-        return EngineStatus(True, context if isinstance(context, int) and context > 0 else None)
+        return EngineStatus(True, context if isinstance(context, int) and context > 0 else None, load=_load(loads))
 
     async def _post(self, request: GenerateRequest) -> aiohttp.ClientResponse:
         buffers: Buffers = [encode_stock(request)] if self.stock else encode_request(request)
@@ -175,6 +181,7 @@ class GenerationStream:
         self.rid = rid
         self._response = response
         self._reader = reader
+        self.on_first_token: Callable[[], None] | None = None
 
     async def batches(self) -> AsyncIterator[list[Reply]]:
         """Yields every reply that has arrived, in lists. Raises ApiError when the engine breaks off."""
@@ -182,6 +189,9 @@ class GenerationStream:
         try:
             async for data in content.iter_any():
                 if replies := self._reader.feed(data):
+                    if self.on_first_token is not None:
+                        self.on_first_token()
+                        self.on_first_token = None
                     yield replies
                     if self._reader.ended:
                         break
@@ -211,6 +221,17 @@ class GenerationStream:
                 self._response.close()
             else:
                 self._response.release()
+
+
+def _load(loads: Any) -> float | None:
+    """Running plus waiting requests over all data-parallel ranks, or None for an answer of another shape."""
+    ranks = loads.get("loads") if isinstance(loads, dict) else None
+    if not isinstance(ranks, list) or not ranks:
+        return None
+    try:
+        return float(sum(r["num_running_reqs"] + r["num_waiting_reqs"] for r in ranks))
+    except (TypeError, KeyError):
+        return None
 
 
 def _bare(item: Item) -> Item:

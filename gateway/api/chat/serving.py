@@ -128,6 +128,7 @@ class ChatService:
             n=request.n or 1,
             logprobs=(request.top_logprobs or 0) if request.logprobs else None,
             priority=priority_of(request.priority, request.service_tier),
+            session=request.prompt_cache_key or request.user or "",
             large=large or mapper.text_characters > self.settings.offload_bytes,
         )
 

@@ -132,6 +132,7 @@ class CompletionService:
             n=request.n or 1,
             logprobs=request.logprobs,
             priority=priority_of(request.priority, request.service_tier),
+            session=request.user or "",
             large=large,
         )
 
