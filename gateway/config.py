@@ -24,6 +24,7 @@ from gateway.admission.settings import AdmissionSettings
 from gateway.api.settings import ApiSettings
 from gateway.media.settings import MediaSettings
 from gateway.observability.settings import ObservabilitySettings
+from gateway.prompt.settings import PromptSettings
 from gateway.routing.settings import EngineEndpoint, RoutingSettings
 from gateway.upstream.settings import UpstreamSettings
 
@@ -44,7 +45,7 @@ class Settings(BaseSettings):
     host: str = "127.0.0.1"
     port: int = Field(default=8000, ge=0, le=65535)
     model_path: Path = Field(description="Checkpoint folder: tokenizer, chat template, config.json.")
-    model_name: str = Field(default="minimax-m3", min_length=1)
+    model_name: str | None = Field(default=None, min_length=1, description="None: the name of the checkpoint folder.")
     model_aliases: list[str] = Field(
         default_factory=lambda: ["MiniMaxAI/MiniMax-M3", "accounts/fireworks/models/minimax-m3"],
         description="Other names clients may ask for.",
@@ -59,6 +60,7 @@ class Settings(BaseSettings):
     api: ApiSettings = Field(default_factory=ApiSettings)
     admission: AdmissionSettings = Field(default_factory=AdmissionSettings)
     media: MediaSettings = Field(default_factory=MediaSettings)
+    prompt: PromptSettings = Field(default_factory=PromptSettings)
     routing: RoutingSettings = Field(default_factory=RoutingSettings)
     upstream: UpstreamSettings = Field(default_factory=UpstreamSettings)
     observability: ObservabilitySettings = Field(default_factory=ObservabilitySettings)
@@ -71,8 +73,13 @@ class Settings(BaseSettings):
         return self
 
     @property
+    def served_model(self) -> str:
+        return self.model_name or self.model_path.resolve().name
+
+    @property
     def model_names(self) -> tuple[str, ...]:
-        return self.model_name, *self.model_aliases
+        """The served name first, then its aliases, each once."""
+        return tuple(dict.fromkeys((self.served_model, *self.model_aliases)))
 
 
 def load(config_file: str | Path | None = None, **overrides: Any) -> Settings:

@@ -1,4 +1,4 @@
-"""Every metric name of the gateway, in one place. Rooms take a `Metrics` and use its attributes; none makes its own.
+"""The gateway's metric names, except the media room's (gateway/media/metrics.py, on the same registry).
 
 Names are `catalejo_*`; labels follow OpenTelemetry's GenAI attribute names with `_` for `.`. Label values come from
 configuration or from fixed tables (routes, error codes, steps), never from requests, so series stay bounded.
@@ -65,7 +65,7 @@ class Metrics:
 
         # Routing and upstream; `worker` is a configured engine name
         self.worker_up = gauge("worker_up", "1 when the engine answers its health check", "worker")
-        self.worker_in_flight = gauge("worker_in_flight", "Requests running on the engine from here", "worker")
+        self.worker_in_flight = gauge("in_flight_requests", "Requests running on the engine from here", "worker")
         self.worker_breaker = gauge("worker_breaker_open", "1 while the circuit breaker is open", "worker")
         self.routing_decisions = counter("routing_decisions_total", "Why a worker was picked", "policy", "reason")
         self.upstream_requests = counter("upstream_requests_total", "Engine requests by status", "worker", "status")

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 import orjson
 from pydantic import BaseModel, ValidationError
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
 from gateway.errors import ApiError
 
@@ -26,34 +26,37 @@ async def read_body(request: Request, limit: int, drain: int) -> bytes:
     refusal, and the connection is closed."""
     declared = request.headers.get("content-length", "")
     size = int(declared) if declared.isascii() and declared.isdigit() else 0
+    pieces: list[bytes] = []
+    more = True
     if size <= limit:
-        pieces: list[bytes] = []
         size = 0
-        try:
-            async for piece in request.stream():
-                size += len(piece)
-                if size > limit:
-                    break
-                pieces.append(piece)
-            else:
-                return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        except ClientDisconnect:
-            raise ApiError("client_closed_request", "the client left while sending the body") from None
-    await _drain(request, drain)
+        while more and size <= limit:
+            piece, more = await _receive(request)
+            size += len(piece)
+            pieces.append(piece)
+        if size <= limit:
+            return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    pieces.clear()
+    if more and "100-continue" not in request.headers.get("expect", "").lower():
+        await _drain(request, drain)
     message = f"the request body is larger than {limit} bytes"
     raise ApiError("request_too_large", message, headers={"connection": "close"})
 
 
+async def _receive(request: Request) -> tuple[bytes, bool]:
+    message = await request.receive()
+    if message["type"] == "http.disconnect":
+        raise ApiError("client_closed_request", "the client left while sending the body")
+    return message.get("body", b""), message.get("more_body", False)
+
+
 async def _drain(request: Request, budget: int) -> None:
-    if "100-continue" in request.headers.get("expect", "").lower():
-        return  # nothing was sent, and nothing has been asked for
+    more = True
     try:
         async with asyncio.timeout(DRAIN_TIMEOUT_S):
-            while budget > 0:
-                message = await request.receive()
-                budget -= max(1, len(message.get("body", b"")))
-                if message["type"] == "http.disconnect" or not message.get("more_body", False):
-                    return
+            while more and budget > 0:
+                piece, more = await _receive(request)
+                budget -= max(1, len(piece))
     except TimeoutError:
         return
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Final
 
 import orjson
@@ -28,7 +28,8 @@ def event(body: object) -> bytes:
 
 
 class EventStream(Response):
-    """Sends what `produce` yields. `on_failure` sees the ApiError of a failed stream, `on_disconnect` a lost client."""
+    """Sends what `produce` yields; `on_close` is awaited on every path. `on_failure` sees the ApiError of a failed
+    stream, `on_disconnect` a lost client."""
 
     media_type = "text/event-stream"
 
@@ -37,6 +38,7 @@ class EventStream(Response):
         produce: AsyncIterator[bytes],
         *,
         keep_alive_s: float,
+        on_close: Callable[[], Awaitable[None]],
         headers: Mapping[str, str] | None = None,
         on_failure: Callable[[ApiError], None] = lambda error: None,
         on_disconnect: Callable[[], None] = lambda: None,
@@ -46,6 +48,7 @@ class EventStream(Response):
         self.background = None
         self._produce = produce
         self._keep_alive_s = keep_alive_s
+        self._on_close = on_close
         self._on_failure = on_failure
         self._on_disconnect = on_disconnect
         self._failure_event = failure_event
@@ -55,6 +58,12 @@ class EventStream(Response):
         del self.headers["content-length"]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._serve(receive, send)
+        finally:
+            await self._on_close()  # also when the producer never began
+
+    async def _serve(self, receive: Receive, send: Send) -> None:
         loop = asyncio.get_running_loop()
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         self._last_write = loop.time()

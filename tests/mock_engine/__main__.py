@@ -26,6 +26,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--page-size", type=int, default=defaults.page_size)
     parser.add_argument("--keep-alive-s", type=float, default=defaults.keep_alive_s)
     parser.add_argument("--max-body-bytes", type=int, default=defaults.max_body_bytes)
+    parser.add_argument("--step-ms", type=float, default=0, help="pause before each token of the built-in echo")
     parser.add_argument("--incremental", action="store_true", help="stock /generate streams only what is new")
     parser.add_argument("--stock-only", action="store_true", help="no contract route")
     arguments = parser.parse_args()
@@ -48,6 +49,7 @@ async def serve(arguments: argparse.Namespace) -> None:
         page_size=arguments.page_size,
         keep_alive_s=arguments.keep_alive_s,
         max_body_bytes=arguments.max_body_bytes,
+        step_ms=arguments.step_ms,
         incremental=arguments.incremental,
         stock_only=arguments.stock_only,
     )

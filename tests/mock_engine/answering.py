@@ -6,6 +6,7 @@ else the checkpoint's end of turn; not with `ignore_eos`) and at `max_new_tokens
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -32,7 +33,8 @@ class Plan:
 
 
 def echo(ids: Sequence[int] | IntArray | IntArray, checkpoint: MockCheckpoint) -> list[Piece]:
-    """The last turn's text, a token per event, then end of turn; what a script-less engine answers.
+    """The last turn's text, a token per event, then end of turn; what a script-less engine answers (with `ignore_eos`
+    over and over, until `max_new_tokens`).
 
     The last turn is the run of ordinary ids before the prompt's last end of turn, without its line for the role."""
     prompt = [int(i) for i in ids]
@@ -56,7 +58,7 @@ def plan(
     logprobs: int | None,
     checkpoint: MockCheckpoint,
 ) -> Plan:
-    pieces, finish = _said(answer, index, ids, checkpoint)
+    pieces, finish = _said(answer, index, ids, bool(sampling.get("ignore_eos")), checkpoint)
     stop = set(sampling.get("stop_token_ids") or ()) or set(checkpoint.eos_ids)
     if sampling.get("ignore_eos"):
         stop = set()
@@ -84,16 +86,20 @@ def plan(
 
 
 def _said(
-    answer: Answer | None, index: int, ids: Sequence[int] | IntArray | IntArray, checkpoint: MockCheckpoint
+    answer: Answer | None, index: int, ids: Sequence[int] | IntArray, ignore_eos: bool, checkpoint: MockCheckpoint
 ) -> tuple[list[list[int]], str]:
     pieces = answer.pieces if answer else None
     finish = answer.finish if answer else "stop"
     if answer and index < len(answer.choices):
         pieces = answer.choices[index]["pieces"]
         finish = answer.choices[index].get("finish", finish)
+    endless = pieces is None and ignore_eos
     if pieces is None:
         pieces = echo(ids, checkpoint)
-    return [checkpoint.encode(p) if isinstance(p, str) else list(p) for p in pieces], finish
+    said = [checkpoint.encode(p) if isinstance(p, str) else list(p) for p in pieces]
+    if endless and said:
+        said = list(itertools.islice(itertools.cycle(said), checkpoint.max_positions - len(ids)))
+    return said, finish
 
 
 def _rows(
@@ -104,7 +110,7 @@ def _rows(
         return None
     if isinstance(given, list):
         rows = iter(given)
-        return [[(r[0], r[1], [tuple(t) for t in r[2]]) for r, _ in zip(rows, piece, strict=False)] for piece in pieces]
+        return [[(r[0], r[1], [tuple(t) for t in r[2]]) for _, r in zip(piece, rows, strict=False)] for piece in pieces]
     return [[made_up_row(token, logprobs, checkpoint.vocab_size) for token in piece] for piece in pieces]
 
 

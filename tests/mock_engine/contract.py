@@ -24,10 +24,13 @@ class NdjsonDialect:
     def __init__(self, prompt_tokens: int, cached_tokens: int, n: int) -> None:
         self._prompt, self._cached = prompt_tokens, cached_tokens
         self._counts = [0] * n
+        self._begun: set[int] = set()
 
     def tokens(self, index: int, ids: list[int], rows: list[wire.LogprobRow] | None) -> bytes:
+        cached = None if index in self._begun else self._cached
+        self._begun.add(index)
         self._counts[index] += len(ids)
-        return wire.encode_reply(wire.Tokens(index, ids, rows))
+        return wire.encode_reply(wire.Tokens(index, ids, rows, cached))
 
     def finish(self, index: int, kind: str, matched: int | None) -> bytes:
         usage = wire.Usage(self._prompt, self._counts[index], self._cached)
@@ -56,6 +59,8 @@ def _checked(body: bytes, state: State) -> wire.GenerateRequest:
     for item in decoded.items:
         wire.verify_hash(item)
     checkpoint = state.checkpoint
+    if int(decoded.input_ids.max()) >= checkpoint.vocab_size:
+        raise wire.BadHeader(f"input_ids hold an id over {checkpoint.vocab_size - 1}, the last one", param="input_ids")
     wire.check_placeholders(decoded, checkpoint.image_token_id, checkpoint.video_token_id)
     if len(decoded.input_ids) >= checkpoint.max_positions:
         limit = checkpoint.max_positions

@@ -14,8 +14,6 @@ from tests.mock_engine.recorder import Recorder
 from tests.mock_engine.script import Answer, Script
 from tests.mock_engine.streaming import Registry
 
-ECHO = Answer()
-
 
 @dataclass(frozen=True)
 class Options:
@@ -28,6 +26,8 @@ class Options:
     max_body_bytes: int = wire.DEFAULT_MAX_BODY_BYTES
     incremental: bool = False
     """Stock /generate streams only what is new, as SGLang does when told to at start; otherwise everything so far."""
+    step_ms: float = 0
+    """Pause before each token of the built-in echo."""
     stock_only: bool = False
     """No contract route: an SGLang server without the plugin."""
 
@@ -41,6 +41,7 @@ class State:
         self.prefixes = PrefixCache(options.page_size)
         self.rows = RowStore()
         self.script = script
+        self._echo = Answer(delay_ms=options.step_ms)
 
     @staticmethod
     def of(request: web.Request) -> State:
@@ -48,10 +49,10 @@ class State:
 
     def pick(self, request: wire.GenerateRequest) -> Answer:
         text = self.checkpoint.decode(request.input_ids.tolist()) if self.script.needs_text else ""
-        return self.script.pick(text) or ECHO
+        return self.script.pick(text) or self._echo
 
     def put_back(self, answer: Answer) -> None:
-        if answer is not ECHO:
+        if answer is not self._echo:
             self.script.put_back(answer)
 
     def cached_tokens(self, request: wire.GenerateRequest, answer: Answer) -> int:

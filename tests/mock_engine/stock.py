@@ -56,7 +56,10 @@ def _parse(body: bytes, state: State) -> tuple[wire.GenerateRequest, dict[str, A
         ids = state.checkpoint.encode(fields["text"])
     if not isinstance(ids, list) or not ids or not all(isinstance(v, int) and 0 <= v < 1 << 32 for v in ids):
         raise _bad("input_ids must be a list of token ids")
-    sampling = dict(fields.get("sampling_params") or {})
+    sampling = fields.get("sampling_params") or {}
+    if not isinstance(sampling, dict):
+        raise _bad("sampling_params must be an object")
+    sampling = dict(sampling)
     extra = {k: sampling.pop(k) for k in list(sampling) if k in SGLANG_SAMPLING}
     grammar = next((k for k in ("json_schema", "regex", "ebnf", "structural_tag") if extra.get(k) is not None), None)
     request = wire.GenerateRequest(

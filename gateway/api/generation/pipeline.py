@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 
-from engine.wire import GenerateRequest, Item
+from engine.wire import GenerateRequest, Grammar, Item
 from gateway.admission.admission import Admission
 from gateway.api.context import RequestContext
 from gateway.api.generation.plan import Plan
@@ -69,17 +69,44 @@ class Pipeline:
 
     async def open(self, plan: Plan, context: RequestContext) -> Run:
         """Raises ApiError for every refusal. The caller closes the Run."""
+        [run] = await self.open_all([plan], context)
+        return run
+
+    async def open_all(self, plans: Sequence[Plan], context: RequestContext) -> list[Run]:
+        """All are open, or none. One place in admission for all of them; the last to close gives it back."""
+        place = AsyncExitStack()
+        runs: list[Run] = []
+        try:
+            await place.enter_async_context(self._admission.acquire(context.tenant))
+            for plan in plans:
+                runs.append(await self._open_one(plan, context))
+        except BaseException:
+            await asyncio.gather(*(run.aclose() for run in runs))
+            await place.aclose()
+            raise
+        left = len(runs)
+
+        async def closed() -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                await place.aclose()
+
+        for run in runs:
+            run.on_close(closed)
+        return runs
+
+    async def _open_one(self, plan: Plan, context: RequestContext) -> Run:
         async with AsyncExitStack() as resources:
-            await resources.enter_async_context(self._admission.acquire(context.tenant))
             rendered = await self._timed("prompt", plan.large, plan.render)
             began = perf_counter()
             media = await self._media.prepare(plan.media, tenant=context.tenant) if plan.media else []
             media_s = perf_counter() - began
             ids, items = await self._expand(rendered, media)
-            request = self._request(plan, context, ids, items)
+            request = self._request(plan, context, ids, items, plan.grammar(rendered))
             parsers = [plan.parser(rendered) for _ in range(plan.n)]
             self._metrics.overhead.observe(perf_counter() - context.began - media_s)
-            stream = await self._send(request, resources)
+            stream = await self._send(request, plan.session, resources)
             self._metrics.prompt_tokens.labels(self._model_name).observe(len(ids))
             return Run(
                 stream,
@@ -110,7 +137,9 @@ class Pipeline:
             "expand", total > LARGE_PROMPT_TOKENS, lambda: expand(rendered, media, self._checkpoint)
         )
 
-    def _request(self, plan: Plan, context: RequestContext, ids: Any, items: list[Item]) -> GenerateRequest:
+    def _request(
+        self, plan: Plan, context: RequestContext, ids: Any, items: list[Item], grammar: Grammar | None
+    ) -> GenerateRequest:
         limit, prompt = self.context_length, len(ids)
         if prompt >= limit:
             message = (
@@ -126,7 +155,7 @@ class Pipeline:
         used = {
             "items": bool(items),
             "logprobs": plan.logprobs is not None,
-            "grammar": plan.grammar is not None,
+            "grammar": grammar is not None,
             "n": plan.n > 1,
         }
         return GenerateRequest(
@@ -135,7 +164,7 @@ class Pipeline:
             sampling=sampling,
             n=plan.n,
             logprobs=plan.logprobs,
-            grammar=plan.grammar,
+            grammar=grammar,
             cache_salt=context.tenant,
             priority=plan.priority,
             traceparent=context.traceparent,
@@ -143,16 +172,23 @@ class Pipeline:
             require=tuple(name for name, on in used.items() if on),
         )
 
-    async def _send(self, request: GenerateRequest, resources: AsyncExitStack) -> GenerationStream:
+    async def _send(self, request: GenerateRequest, session: str, resources: AsyncExitStack) -> GenerationStream:
         """To the best worker; to another one when the first could not be reached at all."""
-        hashes = [i.hash for i in request.items]
+        long = len(request.input_ids) > LARGE_PROMPT_TOKENS
+        route = await self._timed(
+            "route",
+            long,
+            lambda: self._router.route_request(request.input_ids, request.items, request.cache_salt, session),
+        )
         tried: set[str] = set()
         while True:
-            worker = self._router.pick(hashes, exclude=frozenset(tried))
+            worker, new_tokens = self._router.pick(route, exclude=frozenset(tried))
             try:
-                with worker:
-                    stream = await self._open(worker, request, hashes)
-                    resources.enter_context(worker)
+                async with AsyncExitStack() as held:
+                    ticket = held.enter_context(worker.holding(len(request.input_ids), new_tokens))
+                    stream = await self._open(worker, request)
+                    stream.on_first_token = ticket.computed
+                    resources.push_async_exit(held.pop_all())
                     return stream
             except EngineUnreachable:
                 tried.add(worker.name)
@@ -160,13 +196,15 @@ class Pipeline:
                     raise
                 self._metrics.upstream_retries.labels(worker.name, "unreachable").inc()
 
-    async def _open(self, worker: Worker, request: GenerateRequest, hashes: list[str]) -> GenerationStream:
+    async def _open(self, worker: Worker, request: GenerateRequest) -> GenerationStream:
         try:
-            stream = await worker.client.open(request, worker.known_media(hashes))
+            stream = await worker.client.open(
+                request, worker.known_media(i.hash for i in request.items), worker.forget_media
+            )
         except ApiError as e:
             if e.code in ("engine_unavailable", "engine_error", "engine_timeout"):
                 worker.failed()
             raise
         worker.succeeded()
-        worker.remember_media(hashes)
+        worker.remember_media(request.items)
         return stream

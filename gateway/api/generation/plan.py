@@ -20,7 +20,9 @@ class Plan:
     parser         makes the output parser of one choice; called once per choice
     sampling       engine names; without max_new_tokens
     max_tokens     what the client asked for, or None
+    grammar        what the answer must look like, once it is known whether the prompt ends inside thinking
     prompt_param   the field that over-long prompts are blamed on
+    session        stable key of the conversation or user, for routing; "" when the client gave none
     """
 
     route: str
@@ -32,7 +34,8 @@ class Plan:
     media: Sequence[MediaPart] = ()
     n: int = 1
     logprobs: int | None = None
-    grammar: Grammar | None = None
+    grammar: Callable[[RenderedPrompt], Grammar | None] = lambda rendered: None
     priority: int = 0
     large: bool = False
+    session: str = ""
     notes: dict[str, Any] = field(default_factory=dict)

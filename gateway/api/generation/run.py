@@ -10,7 +10,7 @@ abort, and for at most `abort_wait_s` its last lines are awaited, since they hol
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from time import perf_counter
@@ -86,10 +86,16 @@ class Run:
                 self._first = perf_counter()
                 self._metrics.ttft.labels(self._model).observe(self._first - self._context.began)
             out: list[Update] = []
-            for reply in replies:
-                self._take(reply, out)
+            failure: ApiError | None = None
+            try:
+                for reply in replies:
+                    self._take(reply, out)
+            except ApiError as e:
+                failure = e  # what came before it still goes out
             if out:
                 yield out
+            if failure is not None:
+                raise failure
             if not self._open and not self._stream.finished:
                 await self._collect_usage()
                 return
@@ -102,8 +108,8 @@ class Run:
                     self.cached_tokens = cached
                 if choice.finish is not None:
                     return  # on its way while the stop string was found
-                choice.completion_tokens += len(ids)
                 events = choice.parser.feed(ids, logprobs)
+                choice.completion_tokens = choice.parser.tokens
                 if choice.parser.stopped is not None:
                     self._finish(index, choice, "stop", [e for e in events if not isinstance(e, StopMatched)], out)
                 elif events:
@@ -117,7 +123,7 @@ class Run:
                 if kind == "abort":
                     raise ApiError("engine_error", "the engine ended the request before it was finished")
                 choice.completion_tokens = usage.completion_tokens
-                events = choice.parser.finish()
+                events = choice.parser.finish(truncated=kind == "length")
                 events = [e for e in events if not isinstance(e, StopMatched)]
                 reason: FinishReason = "stop" if choice.parser.stopped is not None else kind
                 self._finish(index, choice, reason, events, out, matched)
@@ -155,6 +161,9 @@ class Run:
                             self.cached_tokens = reply.usage.cached_tokens
         except (TimeoutError, ApiError):
             return  # the answer is complete; only the engine's last word is missing
+
+    def on_close(self, callback: Callable[[], Awaitable[None]]) -> None:
+        self._resources.push_async_callback(callback)
 
     async def aclose(self) -> None:
         """Gives everything back; aborts what is unfinished. Safe to call twice."""

@@ -62,6 +62,16 @@ BROKEN = [
     b'{"index": 0, "finish": {"type": "stop"}}',
     b'{"index": 0, "finish": {"type": "stop"}, "usage": {"prompt_tokens": 1}}',
     b'{"index": 0, "finish": "stop", "usage": {}}',
+    b'{"index": true, "output_ids": [1]}',
+    b'{"index": -1, "output_ids": [1]}',
+    b'{"index": "0", "output_ids": [1]}',
+    b'{"index": 1.7, "output_ids": [1]}',
+    b'{"index": 0, "output_ids": [-1]}',
+    b'{"index": 0, "output_ids": [1], "logprobs": [[-1, -1, []]]}',
+    b'{"index": 0, "finish": {"type": "stop", "matched": "x"}, "usage": {"prompt_tokens": 1, "completion_tokens": 1, '
+    b'"cached_tokens": 0}}',
+    b'{"index": 0, "finish": {"type": "stop"}, "usage": {"prompt_tokens": -1, "completion_tokens": 1, '
+    b'"cached_tokens": 0}}',
     b'{"error": "gone"}',
     b'{"error": {"code": "x"}}',
 ]
@@ -107,3 +117,20 @@ def test_line_without_end_is_bounded() -> None:
         assert reader.feed(b"x" * (1 << 20)) == []
     with pytest.raises(wire.BadReply, match="longer"):
         reader.feed(b"x")
+
+
+@pytest.mark.parametrize("cut", range(60))
+def test_a_broken_line_never_hides_the_good_ones_before_it(cut: int) -> None:
+    """The good replies come out, then the error, however the stream was cut."""
+    stream = wire.encode_reply(wire.Tokens(0, [1])) + b"garbage\n" + wire.encode_reply(wire.Done())
+    reader = wire.ReplyReader()
+    got: list[wire.Reply] = []
+
+    def read_all() -> None:
+        for piece in (stream[:cut], stream[cut:]):
+            got.extend(reader.feed(piece))
+        reader.finish()
+
+    with pytest.raises(wire.BadReply):
+        read_all()
+    assert got == [wire.Tokens(0, [1])]

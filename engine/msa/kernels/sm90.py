@@ -1,0 +1,195 @@
+"""The Hopper kernels (cuda/*.cuh) as a runner: workspace and launch numbers at plan time, launches only at run time.
+
+decode = two launches: `score` leaves the best 16 blocks of each CTA's share, `attend` ranks those, attends and merges;
+the second is set up while the first runs (programmatic dependent launch). select = score + a ranking kernel.
+The emulated form runs the same sources on CPU tensors; it is for tests."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from engine.msa.kernels import native
+from engine.msa.layouts import DecodeShape, PageTable
+
+LOG2_E = math.log2(math.e)
+CANDIDATES = 16
+MAX_COLUMNS = 32
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Launch numbers. `choose` knows good ones; any may be set by hand for a measurement."""
+
+    score_ctas: int
+    score_warps: int
+    attend_warps: int
+    cluster: int
+    pdl: bool = True
+
+
+def choose(shape: DecodeShape, multiprocessors: int) -> Tuning:
+    """As many CTAs as fill the chip once. Clusters: the fewest that give every multiprocessor about two CTAs."""
+    units = shape.rows * shape.groups
+    cluster = 8
+    while cluster > 1 and units * cluster > 2 * multiprocessors:
+        cluster //= 2
+    return Tuning(2 * multiprocessors, 8, 8 if units * cluster <= multiprocessors else 4, cluster)
+
+
+def unsupported(shape: DecodeShape) -> str | None:
+    """Why these kernels cannot do this work, or None."""
+    config = shape.config
+    if (config.block_size, shape.head_dim) != (128, 128):
+        return f"block size {config.block_size} and head dim {shape.head_dim}, built for 128 and 128"
+    if config.topk_blocks > CANDIDATES:
+        return f"top-k {config.topk_blocks} is over {CANDIDATES}"
+    if shape.heads > 16:
+        return f"{shape.heads} query heads per group, at most 16"
+    if shape.queries * shape.groups > MAX_COLUMNS:
+        return f"{shape.queries} queries x {shape.groups} groups are over {MAX_COLUMNS} columns"
+    if shape.query_dtype not in (torch.bfloat16, torch.float16):
+        return f"query dtype {shape.query_dtype}, must be bfloat16 or float16"
+    for name in ("kv_dtype", "index_dtype"):
+        if getattr(shape, name) not in (shape.query_dtype, torch.float8_e4m3fn):
+            return f"{name} {getattr(shape, name)}, must be {shape.query_dtype} or float8_e4m3fn"
+    if shape.requests * (shape.max_tokens // 128) * 512 >= 1 << 32:
+        return f"{shape.requests} requests of up to {shape.max_tokens} tokens overflow the 32-bit split of the work"
+    return None
+
+
+class Sm90Runner:
+    """One planned shape. Not thread-safe: the workspace and the parameter structs are its own."""
+
+    def __init__(self, shape: DecodeShape, device: torch.device, tuning: Tuning | None = None) -> None:
+        self.shape, self.emulated = shape, device.type == "cpu"
+        sms = 4 if self.emulated else torch.cuda.get_device_properties(device).multi_processor_count
+        self.tuning = tuning or choose(shape, sms)
+        self.lib = native.load(self.emulated)
+        self.device = device
+        entries = (self.tuning.score_ctas + shape.requests) * shape.queries * shape.groups * CANDIDATES
+        self.workspace = torch.zeros(3, entries, dtype=torch.int32, device=device)
+        config = shape.config
+        self._score, self._attend = native.CScore(), native.CAttend()
+        for c in (self._score, self._attend):
+            c.candidate_key, c.candidate_block, c.candidate_page = (part.data_ptr() for part in self.workspace)
+            c.groups, c.topk = shape.groups, config.topk_blocks
+            c.init_blocks, c.local_blocks = config.init_blocks, config.local_blocks
+        self._attend.heads, self._attend.score_ctas = shape.heads, self.tuning.score_ctas
+        self._query_code = native.TYPE_CODES[shape.query_dtype]
+
+    def score(self, index_q: Tensor, index_k: Tensor, table: PageTable, lengths: Tensor) -> None:
+        c = self._score
+        c.query = index_q.data_ptr()
+        c.query_row_stride, c.query_head_stride = index_q.stride(0), index_q.stride(1)
+        c.keys, c.page_stride = index_k.data_ptr(), index_k.stride(0) * index_k.element_size()
+        native.set_table(c.table, table)
+        native.set_lengths(c.lengths, lengths, self.shape)
+        t = self.tuning
+        code = native.TYPE_CODES[index_k.dtype]
+        native.check(
+            self.lib.msa_score(
+                ctypes.byref(c),
+                code,
+                self._query_code,
+                t.score_ctas,
+                t.score_warps,
+                t.pdl,
+                native.stream_of(self.device),
+            ),
+            "msa_score",
+        )
+
+    def read(self, index_k: Tensor, table: PageTable, lengths: Tensor) -> None:
+        """The yardstick of cuda/read_sm90.cuh."""
+        c = self._score
+        c.keys, c.page_stride = index_k.data_ptr(), index_k.stride(0) * index_k.element_size()
+        native.set_table(c.table, table)
+        native.set_lengths(c.lengths, lengths, self.shape)
+        t = self.tuning
+        native.check(self.lib.msa_read(ctypes.byref(c), t.score_ctas, t.pdl, native.stream_of(self.device)), "msa_read")
+
+    def select(self, index_q: Tensor, index_k: Tensor, table: PageTable, lengths: Tensor, blocks: Tensor) -> None:
+        self.score(index_q, index_k, table, lengths)
+        c = self._attend
+        self._set_common(table, lengths, blocks)
+        native.check(
+            self.lib.msa_select(ctypes.byref(c), self.shape.rows, self.tuning.pdl, native.stream_of(self.device)),
+            "msa_select",
+        )
+
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        blocks: Tensor | None,
+        table: PageTable,
+        lengths: Tensor,
+        out: Tensor,
+        *,
+        scale: float,
+        k_scale: float = 1.0,
+        v_scale: float = 1.0,
+        lse: Tensor | None = None,
+        given: bool = True,
+    ) -> None:
+        """given: attend to `blocks`. Not given: choose from what `score` left, and write the choice to `blocks` if any."""
+        c, t = self._attend, self.tuning
+        self._set_common(table, lengths, blocks)
+        c.query, c.query_row_stride, c.query_head_stride = q.data_ptr(), q.stride(0), q.stride(1)
+        c.keys, c.values = k.data_ptr(), v.data_ptr()
+        c.k_page_stride, c.k_token_stride, c.k_head_stride = k.stride()[:3]
+        c.v_page_stride, c.v_token_stride, c.v_head_stride = v.stride()[:3]
+        c.output, c.output_row_stride, c.output_head_stride = out.data_ptr(), out.stride(0), out.stride(1)
+        c.lse = None if lse is None else lse.data_ptr()
+        c.scale_log2, c.value_scale = scale * k_scale * LOG2_E, v_scale
+        code = native.TYPE_CODES[k.dtype]
+        native.check(
+            self.lib.msa_attend(
+                ctypes.byref(c),
+                code,
+                self._query_code,
+                self.shape.rows,
+                given,
+                t.attend_warps,
+                t.cluster,
+                t.pdl,
+                native.stream_of(self.device),
+            ),
+            "msa_attend",
+        )
+
+    def decode(
+        self,
+        q: Tensor,
+        index_q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        index_k: Tensor,
+        table: PageTable,
+        lengths: Tensor,
+        out: Tensor,
+        *,
+        scale: float,
+        k_scale: float = 1.0,
+        v_scale: float = 1.0,
+        lse: Tensor | None = None,
+        blocks: Tensor | None = None,
+    ) -> None:
+        self.score(index_q, index_k, table, lengths)
+        self.attend(
+            q, k, v, blocks, table, lengths, out, scale=scale, k_scale=k_scale, v_scale=v_scale, lse=lse, given=False
+        )
+
+    def _set_common(self, table: PageTable, lengths: Tensor, blocks: Tensor | None) -> None:
+        c = self._attend
+        c.blocks = None if blocks is None else blocks.data_ptr()
+        if blocks is not None:
+            c.blocks_row_stride, c.blocks_group_stride = blocks.stride(0), blocks.stride(1)
+        native.set_table(c.table, table)
+        native.set_lengths(c.lengths, lengths, self.shape)

@@ -1,0 +1,97 @@
+"""OpenAI messages -> the plain dicts the prompt room renders, and the media parts in the order they stand.
+
+Which field of a past turn's reasoning counts: `reasoning_content`, else `reasoning`. content null, "" and absent: one.
+Not here: how roles, tools and past calls are rendered (gateway/prompt)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gateway.api.chat.protocol import (
+    AssistantMessage,
+    ChatRequest,
+    FilePart,
+    ImagePart,
+    ImageUrl,
+    RefusalPart,
+    TextPart,
+    ToolMessage,
+    VideoPart,
+    VideoUrl,
+)
+from gateway.media.types import MediaPart
+
+AnyPart = TextPart | ImagePart | VideoPart | FilePart | RefusalPart
+
+
+class MessageMapper:
+    """One request's mapping. `messages` and `media` are the result."""
+
+    def __init__(self, request: ChatRequest) -> None:
+        self.messages: list[dict[str, Any]] = []
+        self.media: list[MediaPart] = []
+        self.text_characters = 0
+        for i, message in enumerate(request.messages):
+            self.messages.append(self._message(f"messages[{i}]", message))
+
+    def _message(self, where: str, message: Any) -> dict[str, Any]:
+        out: dict[str, Any] = {"role": message.role, "content": self._content(where, message.content)}
+        if isinstance(message, AssistantMessage):
+            reasoning = message.reasoning_content if message.reasoning_content is not None else message.reasoning
+            if reasoning:
+                out["reasoning_content"] = reasoning
+                self.text_characters += len(reasoning)
+            if message.tool_calls:
+                out["tool_calls"] = [
+                    {
+                        "id": call.id,
+                        "type": "function",
+                        "function": {"name": call.function.name, "arguments": call.function.arguments},
+                    }
+                    for call in message.tool_calls
+                ]
+        elif isinstance(message, ToolMessage):
+            out["tool_call_id"] = message.tool_call_id
+        return out
+
+    def _content(self, where: str, content: str | Sequence[AnyPart] | None) -> str | list[dict[str, Any]]:
+        if content is None:
+            return ""
+        if isinstance(content, str):
+            self.text_characters += len(content)
+            return content
+        return [self._part(f"{where}.content[{j}]", part) for j, part in enumerate(content)]
+
+    def _part(self, where: str, part: AnyPart) -> dict[str, Any]:
+        match part:
+            case TextPart(text=text) | RefusalPart(refusal=text):
+                self.text_characters += len(text)
+                return {"type": "text", "text": text}
+            case ImagePart(image_url=value):
+                image = ImageUrl(url=value) if isinstance(value, str) else value
+                media = MediaPart(
+                    "image",
+                    where,
+                    url=image.url,
+                    detail=image.detail or "auto",
+                    max_long_side_pixel=image.max_long_side_pixel,
+                )
+            case VideoPart(video_url=given):
+                video = VideoUrl(url=given) if isinstance(given, str) else given
+                media = MediaPart(
+                    "video",
+                    where,
+                    url=video.url,
+                    fps=video.fps,
+                    max_frames=video.max_frames,
+                    max_long_side_pixel=video.max_long_side_pixel,
+                )
+            case FilePart(image_file=FilePart.File(file_id=file_id), type="image_file"):
+                media = MediaPart("image", where, file_id=file_id)
+            case FilePart(video_file=FilePart.File(file_id=file_id)):
+                media = MediaPart("video", where, file_id=file_id)
+            case _:
+                raise AssertionError(part)
+        self.media.append(media)
+        return {"type": media.modality}

@@ -1,0 +1,42 @@
+"""POST /v1/chat/completions."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gateway.api.body import read_body, require_json
+from gateway.api.chat.message import whole_answer
+from gateway.api.chat.protocol import ChatRequest
+from gateway.api.chat.serving import ROUTE, ChatService
+from gateway.api.chat.stream import ChunkWriter
+from gateway.api.context import context_of
+from gateway.api.disconnect import while_connected
+from gateway.api.openapi import documented
+from gateway.api.responses import json_response
+from gateway.api.streaming import event_stream
+from gateway.services import services_of
+
+router = APIRouter(tags=["chat"])
+
+
+@router.post(ROUTE, **documented(ChatRequest, "Answer a conversation", streams=True))
+async def chat_completions(request: Request) -> Response:
+    services, context = services_of(request), context_of(request)
+    chat: ChatService = services.chat
+    require_json(request)
+    body = await read_body(request, chat.settings.max_body_bytes, chat.settings.drain_body_bytes)
+    asked, size = await chat.read(body), len(body)
+    del body
+    style = chat.style(asked)
+    if asked.stream:
+        run = await while_connected(request.receive, chat.open(asked, size, context))
+        writer = ChunkWriter(style, len(run.choices))
+        return event_stream(writer.events(run), [run], context, services)
+
+    async def work() -> Response:
+        run = await chat.open(asked, size, context)
+        return json_response(await whole_answer(run, style))
+
+    return await while_connected(request.receive, work())

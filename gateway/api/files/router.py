@@ -1,0 +1,147 @@
+"""/v1/files: upload once, refer by id in image and video parts; OpenAI's shapes, purpose `vision` only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+from fastapi import APIRouter
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from gateway.api.files.multipart import OVERHEAD_BYTES, Form, read_form
+from gateway.errors import ApiError
+from gateway.media.files import FileStore, StoredFile
+from gateway.media.problems import MediaProblem
+
+PURPOSES = ("vision", "user_data")
+ROUTE = "/v1/files"
+
+
+def create_router(store_of: Callable[[Request], FileStore | None], tenant_of: Callable[[Request], str]) -> APIRouter:
+    router = APIRouter(tags=["files"])
+
+    def store(request: Request) -> FileStore:
+        found = store_of(request)
+        if found is None:
+            raise ApiError("not_found", "this server keeps no files")
+        return found
+
+    @router.post(ROUTE)
+    async def upload(request: Request) -> Response:
+        return _json(_shown(await _receive(store(request), tenant_of(request), request)))
+
+    @router.get(ROUTE)
+    async def listing(request: Request) -> Response:
+        limit, after = _page(request)
+        files = await store(request).listing(tenant_of(request))
+        if (purpose := request.query_params.get("purpose")) is not None:
+            files = [f for f in files if f.purpose == purpose]
+        if after is not None:
+            start = next((i + 1 for i, f in enumerate(files) if f.id == after), len(files))
+            files = files[start:]
+        page = files[:limit]
+        body: dict[str, Any] = {"object": "list", "data": [_shown(f) for f in page], "has_more": len(files) > limit}
+        if page:
+            body |= {"first_id": page[0].id, "last_id": page[-1].id}
+        return _json(body)
+
+    @router.get(ROUTE + "/{file_id}")
+    async def retrieve(request: Request, file_id: str) -> Response:
+        return _json(_shown(await _named(store(request).get(tenant_of(request), file_id))))
+
+    @router.get(ROUTE + "/{file_id}/content")
+    async def content(request: Request, file_id: str) -> Response:
+        data = await _named(store(request).read(tenant_of(request), file_id, store(request).max_file_bytes))
+        # Never a guessed type: a browser must not run what a stranger uploaded.
+        headers = {
+            "content-disposition": "attachment",
+            "x-content-type-options": "nosniff",
+            "content-security-policy": "default-src 'none'; sandbox",
+            "cache-control": "private, no-store",
+        }
+        return Response(data, media_type="application/octet-stream", headers=headers)
+
+    @router.delete(ROUTE + "/{file_id}")
+    async def remove(request: Request, file_id: str) -> Response:
+        await _named(store(request).delete(tenant_of(request), file_id))
+        return _json({"id": file_id, "object": "file", "deleted": True})
+
+    return router
+
+
+async def _receive(store: FileStore, tenant: str, request: Request) -> StoredFile:
+    try:
+        upload = await store.begin(tenant)
+        try:
+            content_type = request.headers.get("content-type", "")
+            most = store.max_file_bytes + OVERHEAD_BYTES
+            declared = request.headers.get("content-length", "")
+            if declared.isascii() and declared.isdigit() and int(declared) > most:
+                raise ApiError(
+                    "request_too_large",
+                    f"the upload is {declared} bytes; the limit is {store.max_file_bytes}",
+                    param="file",
+                    headers={"connection": "close"},
+                )
+            form = await read_form(request.stream(), content_type, upload.write, most)
+            purpose, ttl_s = _checked(form)
+            return await store.commit(upload, filename=form.filename or "", purpose=purpose, ttl_s=ttl_s)
+        finally:
+            store.end(upload)
+    except MediaProblem as problem:
+        raise problem.at("file") from None
+    except ClientDisconnect:
+        raise ApiError("client_closed_request", "the client left while sending the file") from None
+
+
+def _checked(form: Form) -> tuple[str, float | None]:
+    if form.filename is None:
+        raise ApiError("missing_required_parameter", "missing required parameter: 'file'", param="file")
+    purpose = form.fields.get("purpose")
+    if purpose is None:
+        raise ApiError("missing_required_parameter", "missing required parameter: 'purpose'", param="purpose")
+    if purpose not in PURPOSES:
+        raise ApiError("invalid_value", f"purpose must be one of {', '.join(PURPOSES)}", param="purpose")
+    seconds = form.fields.get("expires_after[seconds]")
+    if seconds is None:
+        return purpose, None
+    if not (seconds.isascii() and seconds.isdigit() and 1 <= int(seconds) <= 2_592_000):
+        raise ApiError(
+            "invalid_value",
+            "expires_after[seconds] must be a whole number from 1 to 2592000",
+            param="expires_after[seconds]",
+        )
+    return purpose, float(seconds)
+
+
+async def _named(found: Any) -> Any:
+    try:
+        return await found
+    except MediaProblem as problem:
+        raise problem.at("file_id") from None
+
+
+def _page(request: Request) -> tuple[int, str | None]:
+    text = request.query_params.get("limit", "10000")
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 10_000):
+        raise ApiError("invalid_value", "limit must be a whole number from 1 to 10000", param="limit")
+    return int(text), request.query_params.get("after")
+
+
+def _shown(stored: StoredFile) -> dict[str, Any]:
+    return {
+        "id": stored.id,
+        "object": "file",
+        "bytes": stored.bytes,
+        "created_at": stored.created_at,
+        "expires_at": stored.expires_at,
+        "filename": stored.filename,
+        "purpose": stored.purpose,
+        "status": "processed",
+    }
+
+
+def _json(body: object) -> Response:
+    return Response(orjson.dumps(body), media_type="application/json")

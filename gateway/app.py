@@ -1,0 +1,69 @@
+"""The ASGI application: wiring only. Order of the layers, outermost first: RequestScope (ids, log, last resort), CORS,
+Authentication, the framework's error handlers, the routes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
+
+from gateway import version
+from gateway.admission.admission import Admission
+from gateway.admission.middleware import Authentication
+from gateway.api.chat.router import router as chat_router
+from gateway.api.completions.router import router as completions_router
+from gateway.api.context import RequestScope, context_of
+from gateway.api.files.router import create_router as create_files_router
+from gateway.api.health.router import router as health_router
+from gateway.api.models.router import router as models_router
+from gateway.api.openapi import add_schemas
+from gateway.api.responses import install_error_handlers
+from gateway.api.tokenize.router import router as tokenize_router
+from gateway.config import Settings
+from gateway.metrics import Metrics
+from gateway.observability.loop_lag import watch_loop
+from gateway.services import services_of, start
+
+
+def create_app(settings: Settings) -> FastAPI:
+    """Everything heavy (checkpoint, media workers, engine pool) starts with the application's lifespan."""
+    metrics = Metrics()
+    metrics.build.info({"version": version()})
+    admission = Admission(settings.admission, metrics)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        services = await start(settings, metrics, admission)
+        app.state.services = services
+        try:
+            async with watch_loop(metrics):
+                yield
+        finally:
+            await services.close()
+
+    app = _Application(title="Catalejo", version=version(), lifespan=lifespan, redoc_url=None)
+    install_error_handlers(app)
+    app.add_middleware(Authentication, admission=admission)
+    if settings.cors_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.cors_origins,
+            allow_methods=["*"],
+            allow_headers=["*"],
+            expose_headers=["x-request-id", "retry-after"],
+        )
+    app.add_middleware(RequestScope, metrics=metrics, access_log=settings.observability.access_log)
+    for router in (chat_router, completions_router, tokenize_router, models_router, health_router):
+        app.include_router(router)
+    app.include_router(create_files_router(lambda r: services_of(r).media.files, lambda r: context_of(r).tenant))
+    return app
+
+
+class _Application(FastAPI):
+    def openapi(self) -> dict[str, Any]:
+        if not self.openapi_schema:
+            self.openapi_schema = add_schemas(super().openapi())
+        return self.openapi_schema

@@ -1,0 +1,153 @@
+"""The `catalejo` command. Each command's work is in gateway/commands/<name>.py and imported only when it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from loadtest.cli import app as loadtest_app
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+bench = typer.Typer(no_args_is_help=True, help="Measure our own parts.")
+app.add_typer(bench, name="bench")
+app.add_typer(loadtest_app, name="loadtest")
+
+ModelOption = Annotated[Path | None, typer.Option("--model", help="Checkpoint folder; the shipped `tiny` when absent.")]
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", help="YAML file; see docs/api.md and gateway/config.py.")
+]
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        from gateway import version
+
+        typer.echo(f"catalejo {version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def catalejo(
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Serves MiniMax-M3-class models behind OpenAI's API."""
+
+
+@app.command()
+def gateway(
+    engine: Annotated[list[str] | None, typer.Option(help="Engine URL; may be repeated.")] = None,
+    model: ModelOption = None,
+    host: Annotated[str | None, typer.Option()] = None,
+    port: Annotated[int | None, typer.Option(min=0, max=65535)] = None,
+    model_name: Annotated[str | None, typer.Option(help="Served name; the checkpoint folder's when absent.")] = None,
+    config: ConfigOption = None,
+) -> None:
+    """Run the gateway in front of one or more engines."""
+    from gateway.commands import serve
+
+    raise typer.Exit(serve.gateway(config, engine, model, host, port, model_name))
+
+
+@app.command()
+def engine(
+    model: ModelOption = None,
+    backend: Annotated[str, typer.Option(help="local or sglang.")] = "local",
+    host: Annotated[str, typer.Option()] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535)] = 30000,
+    token: Annotated[str | None, typer.Option(envvar="CATALEJO_ENGINE_TOKEN", help="Bearer token to demand.")] = None,
+    context_length: Annotated[int | None, typer.Option(min=1)] = None,
+) -> None:
+    """Run an engine."""
+    from gateway.commands import engine as command
+
+    raise typer.Exit(command.run(model, backend, host, port, token, context_length))
+
+
+@app.command()
+def up(
+    model: ModelOption = None,
+    host: Annotated[str, typer.Option()] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535)] = 8000,
+    engine_port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.")] = 0,
+    config: ConfigOption = None,
+) -> None:
+    """Run the local engine and the gateway together; Ctrl-C stops both."""
+    from gateway.commands import up as command
+
+    raise typer.Exit(command.run(model, host, port, engine_port, config))
+
+
+@app.command()
+def preprocess(
+    file: Annotated[Path, typer.Argument(help="An image or a video.")],
+    size_rule: Annotated[str, typer.Option(help="area or long_side.")] = "long_side",
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    npz: Annotated[Path | None, typer.Option(help="Write the float32 rows and the grid here.")] = None,
+) -> None:
+    """Show what a file becomes: size, grid, tokens, hashes, time per step."""
+    from gateway.commands import preprocess as command
+
+    raise typer.Exit(command.run(file, size_rule, as_json, npz))
+
+
+@app.command()
+def doctor(
+    model: ModelOption = None,
+    engine: Annotated[list[str] | None, typer.Option(help="Engine URL to try; may be repeated.")] = None,
+    config: ConfigOption = None,
+) -> None:
+    """Check this machine, the checkpoint, the configuration and the engines; say what to do about each fault."""
+    from gateway.commands import doctor as command
+
+    raise typer.Exit(command.run(model, engine, config))
+
+
+@bench.command("gateway")
+def bench_gateway(
+    streams: Annotated[int, typer.Option(min=1)] = 100,
+    rate: Annotated[float, typer.Option(min=0.1, help="Tokens per second of each stream.")] = 50.0,
+    seconds: Annotated[float, typer.Option(min=1)] = 10.0,
+    as_json: Annotated[bool, typer.Option("--json")] = False,
+) -> None:
+    """CPU per streamed event, added latency, loop stalls: a raw relay, this gateway, and peers when installed."""
+    from gateway.bench.gateway import run
+
+    raise typer.Exit(run(streams, rate, seconds, as_json))
+
+
+@bench.command("loadtest")
+def bench_loadtest(
+    streams: Annotated[list[int] | None, typer.Option(min=1, help="May be repeated; 64 and 256 when absent.")] = None,
+    repeats: Annotated[int, typer.Option(min=1)] = 5,
+    as_json: Annotated[bool, typer.Option("--json")] = False,
+) -> None:
+    """How far load harnesses are from a server that knows the truth, interleaved on this machine."""
+    from loadtest import bench as command
+
+    command.main(streams, repeats, as_json)
+
+
+@bench.command("media-cache")
+def bench_media_cache(
+    turns: Annotated[int, typer.Option(min=1)] = 40,
+    pictures: Annotated[int, typer.Option(min=1, help="One more in each of the first turns.")] = 30,
+    width: Annotated[int, typer.Option(min=8)] = 1280,
+    height: Annotated[int, typer.Option(min=8)] = 800,
+    as_json: Annotated[bool, typer.Option("--json")] = False,
+) -> None:
+    """A conversation that sends its screenshots again each turn: fetches, decodes, bytes, CPU, cache on and off."""
+    from gateway.bench import media_cache as command
+
+    raise typer.Exit(command.run(turns, pictures, width, height, as_json))
+
+
+def main() -> None:
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""`catalejo doctor`: one line per check, each fault with its remedy. Exit code 1 when something is wrong."""
+
+from __future__ import annotations
+
+import os
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from gateway.commands.paths import check_checkpoint, tiny_checkpoint
+from gateway.config import ConfigError, load
+
+Check = tuple[str, bool, str]
+
+
+def run(model: Path | None, engines: list[str] | None, config: Path | None) -> int:
+    path = model or tiny_checkpoint()
+    sections: list[Callable[[], Iterator[Check]]] = [
+        _machine,
+        _packages,
+        lambda: _checkpoint(path),
+        lambda: _configuration(config, path),
+        lambda: _engines(engines or []),
+    ]
+    good = True
+    for section in sections:
+        for name, fine, text in section():
+            print(f"{'ok  ' if fine else 'FAIL'}  {name}: {text}")  # noqa: T201
+            good = good and fine
+    return 0 if good else 1
+
+
+def _machine() -> Iterator[Check]:
+    yield "python", sys.version_info >= (3, 11), sys.version.split()[0] + " (3.11 or newer is needed)"
+    yield "cpus", True, str(len(os.sched_getaffinity(0)))
+
+
+def _packages() -> Iterator[Check]:
+    for name in ("preproc_rs", "uvloop", "httptools"):
+        try:
+            import_module(name)
+            yield name, True, "importable"
+        except ImportError as e:
+            yield name, False, f"{e}; install the distribution again: pip install ."
+    for name in ("torch", "transformers", "xgrammar"):
+        try:
+            yield name, True, version(name)
+        except PackageNotFoundError:
+            yield name, True, "not installed; only the local engine needs it: pip install 'catalejo[engine-local]'"
+
+
+def _checkpoint(path: Path) -> Iterator[Check]:
+    if problem := check_checkpoint(path):
+        yield "checkpoint", False, problem
+        return
+    from gateway.prompt import Checkpoint
+
+    try:
+        loaded = Checkpoint.load(path)
+        text = f"{path}: {loaded.vocab_size} tokens in the vocabulary, {loaded.max_position_embeddings} positions"
+        yield "checkpoint", True, text
+    except (OSError, ValueError, KeyError) as e:
+        yield "checkpoint", False, str(e)
+
+
+def _configuration(config: Path | None, path: Path) -> Iterator[Check]:
+    try:
+        settings = load(config, model_path=path)
+        yield "configuration", True, f"serves {', '.join(settings.model_names)} on {settings.host}:{settings.port}"
+    except ConfigError as e:
+        yield "configuration", False, str(e)
+
+
+def _engines(urls: list[str]) -> Iterator[Check]:
+    for url in urls:
+        try:
+            with urllib.request.urlopen(url.rstrip("/") + "/health", timeout=5) as response:  # noqa: S310
+                yield url, response.status == 200, f"/health answered {response.status}"
+        except (OSError, urllib.error.URLError, ValueError) as e:
+            yield url, False, f"no answer from /health ({e}); is the engine running?"

@@ -1,0 +1,59 @@
+"""`catalejo gateway`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from gateway.config import ConfigError, Settings, load
+
+
+def gateway(
+    config: Path | None,
+    engines: list[str] | None,
+    model: Path | None,
+    host: str | None,
+    port: int | None,
+    model_name: str | None,
+) -> int:
+    endpoints: list[dict[str, Any]] | None = [{"url": url} for url in engines] if engines else None
+    try:
+        settings = load(config, engines=endpoints, model_path=model, host=host, port=port, model_name=model_name)
+    except ConfigError as e:
+        print(f"catalejo: wrong configuration\n{e}", file=sys.stderr)  # noqa: T201
+        return 2
+    return serve(settings)
+
+
+def serve(settings: Settings) -> int:
+    import uvicorn
+
+    from gateway.app import create_app
+    from gateway.commands.paths import check_checkpoint
+    from gateway.observability.logging import configure
+
+    if problem := check_checkpoint(settings.model_path):
+        print(f"catalejo: {problem}", file=sys.stderr)  # noqa: T201
+        return 2
+    configure(settings.observability)
+    config = uvicorn.Config(
+        create_app(settings),
+        host=settings.host,
+        port=settings.port,
+        loop="uvloop",
+        http="httptools",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=settings.server_keep_alive_s,
+        timeout_graceful_shutdown=int(settings.shutdown_grace_s) or None,
+        backlog=4096,
+    )
+    server = uvicorn.Server(config)
+    try:
+        server.run()
+    except KeyboardInterrupt:
+        return 0
+    return 0 if server.started else 1

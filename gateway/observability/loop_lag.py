@@ -1,0 +1,29 @@
+"""Measures how late the event loop runs: the stall that every stream feels."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from time import perf_counter
+from typing import Final
+
+from gateway.metrics import Metrics
+
+TICK_S: Final = 0.05
+
+
+@asynccontextmanager
+async def watch_loop(metrics: Metrics) -> AsyncIterator[None]:
+    async def watch() -> None:
+        while True:
+            began = perf_counter()
+            await asyncio.sleep(TICK_S)
+            metrics.loop_lag.observe(max(0.0, perf_counter() - began - TICK_S))
+
+    task = asyncio.create_task(watch(), name="loop lag")
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

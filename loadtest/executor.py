@@ -1,0 +1,250 @@
+"""Runs one worker's share of the load on one event loop: sends when due, stamps, spools. No parsing, no waiting turns.
+
+Open loop: sessions start at drawn times whatever the server does. Closed loop: `concurrency` users, each starting its
+next request when the last one ended and its gap has passed. In both, a later turn of a session is due `gap_s` after the
+answer before it. Latency counts from `due`; how late we were in sending is kept beside it (send lag).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from loadtest.arrival import Kind, due_times
+from loadtest.payloads.conversation import Session, Sessions, Turn
+from loadtest.reading import sample
+from loadtest.spool import Plan, Spool
+from loadtest.wire_client import Exchange, Pool
+
+LAG_PERIOD_S = 0.02
+AHEAD = 128
+AHEAD_IDLE_S = 0.03
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How hard to push. `rate` is in requests per second (open loop), `concurrency` in users (closed loop)."""
+
+    mode: Literal["open", "closed"] = "open"
+    arrival: Kind = "poisson"
+    rate: float = 1.0
+    burstiness: float = 1.0
+    concurrency: int = 1
+    ramp_s: float = 0.0
+    warmup_s: float = 5.0
+    duration_s: float = 30.0
+    cooldown_s: float = 0.0
+    timeout_s: float = 600.0
+    max_requests: int | None = None
+
+    @property
+    def total_s(self) -> float:
+        return self.warmup_s + self.duration_s + self.cooldown_s
+
+    def phase(self, offset_s: float) -> str:
+        if offset_s < self.warmup_s:
+            return "warmup"
+        return "measure" if offset_s < self.warmup_s + self.duration_s else "cooldown"
+
+
+@dataclass
+class Health:
+    """How the client itself did: lateness of a 20 ms timer (seconds), CPU seconds, planned and sent requests."""
+
+    lags: list[float] = field(default_factory=list)
+    cpu_s: float = 0.0
+    wall_s: float = 0.0
+    planned: int = 0
+    sent: int = 0
+    finished: int = 0
+    errors: int = 0
+    unfinished: int = 0
+
+
+class Executor:
+    def __init__(
+        self,
+        pool: Pool,
+        path: str,
+        sessions: Sessions,
+        load: Load,
+        spool: Spool,
+        *,
+        worker: int,
+        workers: int,
+        seed: int,
+        trace: Iterable[tuple[float, Turn]] | None = None,
+    ) -> None:
+        """`trace`: (offset, turn) pairs instead of drawn sessions; made lazily, each just before it is due."""
+        self._trace = trace
+        self._pool, self._path, self._sessions, self._load, self._spool = pool, path, sessions, load, spool
+        self._worker, self._workers = worker, workers
+        self._rng = np.random.default_rng([seed, worker, 0xA1])
+        self._numbers = iter(range(worker, 1 << 60, workers))
+        self._open: dict[int, Callable[[str], None]] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._start = 0.0
+        self.health = Health()
+
+    async def run(self, start: float, report: Callable[[Health, dict[str, float]], None] | None = None) -> Health:
+        """`start`: time.monotonic() of offset zero, the same in all workers."""
+        self._start = start
+        wall, cpu = time.monotonic(), time.process_time()
+        watch = asyncio.create_task(self._watch(report))
+        if self._trace is not None:
+            await self._replay(self._trace)
+        elif self._load.mode == "open":
+            await self._open_loop()
+        else:
+            await self._closed_loop()
+        await self._drain()
+        watch.cancel()
+        self.health.cpu_s += time.process_time() - cpu
+        self.health.wall_s += time.monotonic() - wall
+        self.health.unfinished = len(self._open)
+        for give_up in list(self._open.values()):
+            give_up("timeout")
+        return self.health
+
+    # ------------------------------------------------------------------------------------------ driving
+    def _schedule(self) -> Iterator[float]:
+        load = self._load
+        turns = self._sessions.scenario.turns.mean_value() if not self._sessions.scenario.mix else 1.0
+        rate = load.rate / max(1.0, turns) / self._workers
+        return due_times(load.arrival, rate, load.total_s, self._rng, burstiness=load.burstiness, ramp_s=load.ramp_s)
+
+    async def _open_loop(self) -> None:
+        limit = self._load.max_requests
+        for offset in self._schedule():
+            if limit is not None and self.health.planned >= limit // self._workers:
+                break
+            session = self._sessions.open(next(self._numbers))  # made before it is due
+            turn = session.next()
+            assert turn is not None, "a session has at least one turn"
+            request = self._pool.request(self._path, turn.body)
+            due = self._start + offset
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+            self._launch(self._session(session, turn, request, due))
+
+    async def _replay(self, trace: Iterable[tuple[float, Turn]]) -> None:
+        """Bodies are made ahead, while nothing is due: a burst in the trace must not find us writing prose."""
+        coming = iter(trace)
+        ready: deque[tuple[float, Turn, bytes]] = deque()
+        more = True
+        while more or ready:
+            while more and len(ready) < AHEAD and not (ready and ready[0][0] - time.monotonic() < AHEAD_IDLE_S):
+                entry = next(coming, None)
+                more = entry is not None
+                if entry is not None:
+                    offset, turn = entry
+                    ready.append((self._start + offset, turn, self._pool.request(self._path, turn.body)))
+                await asyncio.sleep(0)
+            if ready:
+                due, turn, request = ready.popleft()
+                await asyncio.sleep(max(0.0, due - time.monotonic()))
+                self._launch(self._exchange(turn, request, due))
+
+    async def _closed_loop(self) -> None:
+        mine = len(range(self._worker, self._load.concurrency, self._workers))
+        for user in range(mine):
+            offset = self._load.ramp_s * user / max(1, mine)
+            self._launch(self._user(self._start + offset))
+        await asyncio.sleep(max(0.0, self._start + self._load.total_s - time.monotonic()))
+
+    async def _user(self, due: float) -> None:
+        limit = self._load.max_requests
+        while due < self._start + self._load.total_s:
+            if limit is not None and self.health.planned >= max(1, limit // self._workers):
+                return
+            session = self._sessions.open(next(self._numbers))
+            turn = session.next()
+            assert turn is not None
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+            due = await self._session(session, turn, self._pool.request(self._path, turn.body), due)
+
+    def _launch(self, work: Coroutine[Any, Any, Any]) -> None:
+        task: asyncio.Task[Any] = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _session(self, session: Session, first: Turn, request: bytes, due: float) -> float:
+        """Runs a session to its end or the run's; returns when its last answer ended."""
+        turn: Turn | None = first
+        ended = due
+        while turn is not None:
+            exchange = await self._exchange(turn, request, due)
+            ended = exchange.end / 1e9
+            if exchange.error or ended > self._start + self._load.total_s:
+                break
+            plan = self._plan(turn, due)
+            session.answered(sample(plan, exchange, keep_text=True).text)
+            turn = session.next()
+            if turn is not None:
+                request = self._pool.request(self._path, turn.body)
+                due = ended + turn.gap_s
+                await asyncio.sleep(max(0.0, due - time.monotonic()))
+        return max(ended, time.monotonic()) if self._load.mode == "closed" else ended
+
+    def _plan(self, turn: Turn, due: float) -> Plan:
+        phase = self._load.phase(due - self._start)
+        return Plan(
+            self._worker,
+            turn.session,
+            turn.turn,
+            turn.asked_output_tokens,
+            turn.images,
+            turn.videos,
+            len(turn.body),
+            phase,
+        )
+
+    async def _exchange(self, turn: Turn, request: bytes, due: float) -> Exchange:
+        done: asyncio.Future[Exchange] = asyncio.get_running_loop().create_future()
+        exchange = Exchange(due=int(due * 1e9))
+        self.health.planned += 1
+
+        def finished(e: Exchange) -> None:
+            self.health.finished += 1
+            self.health.errors += bool(e.error)
+            if not done.done():
+                done.set_result(e)
+
+        give_up = self._pool.send(request, exchange, finished)
+        self.health.sent += 1
+        self._open[id(exchange)] = give_up
+        timer = asyncio.get_running_loop().call_later(self._load.timeout_s, give_up, "timeout")
+        try:
+            await done
+        finally:
+            timer.cancel()
+            self._open.pop(id(exchange), None)
+        self._spool.add(self._plan(turn, due), exchange)
+        return exchange
+
+    async def _drain(self) -> None:
+        """Waits for what was sent; what is not back after the request timeout is given up and counted."""
+        pending = set(self._tasks)
+        if pending:
+            _, late = await asyncio.wait(pending, timeout=self._load.timeout_s)
+            for task in late:
+                task.cancel()
+            if late:
+                await asyncio.gather(*late, return_exceptions=True)
+
+    async def _watch(self, report: Callable[[Health, dict[str, float]], None] | None) -> None:
+        """Lateness of this loop, all through the run, and a word to the display twice a second."""
+        said = 0.0
+        while True:
+            due = time.monotonic() + LAG_PERIOD_S
+            await asyncio.sleep(LAG_PERIOD_S)
+            now = time.monotonic()
+            self.health.lags.append(now - due)
+            if report is not None and now - said > 0.5:
+                said = now
+                report(self.health, {"running": float(len(self._open)), "offset": now - self._start})
