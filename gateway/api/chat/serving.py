@@ -69,16 +69,16 @@ class ChatService:
 
     async def open(self, request: ChatRequest, body_bytes: int, context: RequestContext) -> Run:
         """2-6. Admission, prompt, media, routing, engine."""
-        plan = self.plan(request, large=body_bytes > self.settings.offload_bytes)
+        plan = self.plan(request, large=body_bytes > self.settings.offload_bytes, tenant=context.tenant)
         context.notes.update(model=self._names.served, stream=bool(request.stream), n=plan.n, media=len(plan.media))
         return await self._pipeline.open(plan, context)
 
-    async def prompt_ids(self, request: ChatRequest, body_bytes: int) -> list[int]:
+    async def prompt_ids(self, request: ChatRequest, body_bytes: int, tenant: str) -> list[int]:
         """The prompt alone, one placeholder per media part."""
-        plan = self.plan(request, large=body_bytes > self.settings.offload_bytes)
+        plan = self.plan(request, large=body_bytes > self.settings.offload_bytes, tenant=tenant)
         return (await asyncio.to_thread(plan.render) if plan.large else plan.render()).ids
 
-    def plan(self, request: ChatRequest, *, large: bool) -> Plan:
+    def plan(self, request: ChatRequest, *, large: bool, tenant: str) -> Plan:
         """Everything decided before anything is done. Raises ApiError."""
         from gateway.prompt import output_grammar
 
@@ -100,6 +100,7 @@ class ChatService:
                 add_generation_prompt=request.add_generation_prompt is not False,
                 continue_final_message=continued,
                 template_kwargs=template_kwargs(request),
+                scope=tenant,
             )
 
         def parser(rendered: RenderedPrompt) -> OutputParser:

@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway.api.body import read_body, require_json
+from gateway.api.context import context_of
 from gateway.api.disconnect import while_connected
 from gateway.api.openapi import RawRoute, documented
 from gateway.api.responses import json_response
@@ -23,7 +24,7 @@ async def tokenize(request: Request) -> Response:
     services = services_of(request)
     require_json(request)
     body = await read_body(request, services.settings.api.max_body_bytes, services.settings.api.drain_body_bytes)
-    work = services.tokenize.tokenize(body, conversation=_has_messages(body))
+    work = services.tokenize.tokenize(body, context_of(request).tenant, conversation=_has_messages(body))
     return json_response(await while_connected(request.receive, work))
 
 
