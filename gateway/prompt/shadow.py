@@ -27,7 +27,7 @@ FIRST_TWIN: Final = 0xD800
 CUT: Final = "\udfff"
 """Marks where a continued final message ends; it survives rendering and is never a twin."""
 _MAX_TWINS: Final = 0xDFFF - FIRST_TWIN
-_CHUNK: Final = 1 << 16
+_CHUNK: Final = 1 << 14
 """Characters handled in one call: other threads get their turn in between."""
 
 
