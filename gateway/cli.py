@@ -114,9 +114,9 @@ def bench_gateway(
     as_json: Annotated[bool, typer.Option("--json")] = False,
 ) -> None:
     """CPU per streamed event, added latency, loop stalls: a raw relay, this gateway, and peers when installed."""
-    from gateway.bench import gateway as command
+    from gateway.bench.gateway import run
 
-    raise typer.Exit(command.run(streams, rate, seconds, as_json))
+    raise typer.Exit(run(streams, rate, seconds, as_json))
 
 
 @bench.command("loadtest")
