@@ -114,9 +114,9 @@ def bench_gateway(
     as_json: Annotated[bool, typer.Option("--json")] = False,
 ) -> None:
     """CPU per streamed event, added latency, loop stalls: a raw relay, this gateway, and peers when installed."""
-    from gateway.bench import gateway as command
+    from gateway.bench.gateway import run
 
-    raise typer.Exit(command.run(streams, rate, seconds, as_json))
+    raise typer.Exit(run(streams, rate, seconds, as_json))
 
 
 @bench.command("loadtest")
@@ -129,6 +129,20 @@ def bench_loadtest(
     from loadtest import bench as command
 
     command.main(streams, repeats, as_json)
+
+
+@bench.command("media-cache")
+def bench_media_cache(
+    turns: Annotated[int, typer.Option(min=1)] = 40,
+    pictures: Annotated[int, typer.Option(min=1, help="One more in each of the first turns.")] = 30,
+    width: Annotated[int, typer.Option(min=8)] = 1280,
+    height: Annotated[int, typer.Option(min=8)] = 800,
+    as_json: Annotated[bool, typer.Option("--json")] = False,
+) -> None:
+    """A conversation that sends its screenshots again each turn: fetches, decodes, bytes, CPU, cache on and off."""
+    from gateway.bench import media_cache as command
+
+    raise typer.Exit(command.run(turns, pictures, width, height, as_json))
 
 
 def main() -> None:

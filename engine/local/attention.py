@@ -27,7 +27,7 @@ from engine.local.kv_storage import LayerPages
 from engine.msa.config import MsaConfig
 from engine.msa.reference import choose_blocks
 
-TILE = 512
+TILE = 256
 MIN_ROWS = 8
 GATHER_FLOATS = 1 << 24
 """Most numbers gathered at once, per tensor: 64 MB in float32."""

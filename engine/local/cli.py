@@ -30,15 +30,12 @@ def run(options: EngineOptions | None = None, **fields: Any) -> int:
         options = options or EngineOptions(**given)
     except (TypeError, ValueError) as error:
         return _fail(str(error), 2)
-    import torch
     import uvicorn
 
     from engine.local.errors import CheckpointError
     from engine.local.server import create_app
 
     logging.basicConfig(level=options.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
-    if options.threads is not None:
-        torch.set_num_threads(options.threads)
     try:
         app = create_app(options)
     except CheckpointError as error:

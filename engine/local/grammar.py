@@ -18,6 +18,8 @@ from engine.local.errors import BadGrammar
 from engine.wire import Grammar
 
 CACHE_BYTES = 256 << 20
+MAX_WHITESPACE = 16
+"""White space in a row that JSON may hold: room for indentation, no room to fill the answer with it."""
 
 
 class Constraint:
@@ -97,7 +99,7 @@ class GrammarCompiler:
         """Raises BadGrammar with the compiler's complaint."""
         compiler = self._ready()
         make = {
-            "json_schema": compiler.compile_json_schema,
+            "json_schema": lambda schema: compiler.compile_json_schema(schema, max_whitespace_cnt=MAX_WHITESPACE),
             "regex": compiler.compile_regex,
             "ebnf": compiler.compile_grammar,
             "structural_tag": compiler.compile_structural_tag,

@@ -26,7 +26,7 @@ class EngineOptions:
     device: str = "auto"
     """auto: the first CUDA device if there is one, else the CPU. Or `cpu`, `cuda`, `cuda:1`."""
     threads: int | None = None
-    """CPU threads for the model. None: torch's choice."""
+    """CPU threads for the model. None: one for a small model, whose steps are too short to share; else torch's choice."""
     max_running: int = 64
     """Most choices that compute at the same time."""
     max_queue: int = 1024
