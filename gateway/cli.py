@@ -7,9 +7,12 @@ from typing import Annotated
 
 import typer
 
+from loadtest.cli import app as loadtest_app
+
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 bench = typer.Typer(no_args_is_help=True, help="Measure our own parts.")
 app.add_typer(bench, name="bench")
+app.add_typer(loadtest_app, name="loadtest")
 
 ModelOption = Annotated[Path | None, typer.Option("--model", help="Checkpoint folder; the shipped `tiny` when absent.")]
 ConfigOption = Annotated[
@@ -111,9 +114,35 @@ def bench_gateway(
     as_json: Annotated[bool, typer.Option("--json")] = False,
 ) -> None:
     """CPU per streamed event, added latency, loop stalls: a raw relay, this gateway, and peers when installed."""
-    from gateway.bench import gateway as command
+    from gateway.bench.gateway import run
 
-    raise typer.Exit(command.run(streams, rate, seconds, as_json))
+    raise typer.Exit(run(streams, rate, seconds, as_json))
+
+
+@bench.command("loadtest")
+def bench_loadtest(
+    streams: Annotated[list[int] | None, typer.Option(min=1, help="May be repeated; 64 and 256 when absent.")] = None,
+    repeats: Annotated[int, typer.Option(min=1)] = 5,
+    as_json: Annotated[bool, typer.Option("--json")] = False,
+) -> None:
+    """How far load harnesses are from a server that knows the truth, interleaved on this machine."""
+    from loadtest import bench as command
+
+    command.main(streams, repeats, as_json)
+
+
+@bench.command("media-cache")
+def bench_media_cache(
+    turns: Annotated[int, typer.Option(min=1)] = 40,
+    pictures: Annotated[int, typer.Option(min=1, help="One more in each of the first turns.")] = 30,
+    width: Annotated[int, typer.Option(min=8)] = 1280,
+    height: Annotated[int, typer.Option(min=8)] = 800,
+    as_json: Annotated[bool, typer.Option("--json")] = False,
+) -> None:
+    """A conversation that sends its screenshots again each turn: fetches, decodes, bytes, CPU, cache on and off."""
+    from gateway.bench import media_cache as command
+
+    raise typer.Exit(command.run(turns, pictures, width, height, as_json))
 
 
 def main() -> None:

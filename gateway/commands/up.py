@@ -80,7 +80,9 @@ class _Supervisor:
                 self._announce()
             elif not announced and time.monotonic() > deadline:
                 return _fail(f"not ready after {READY_TIMEOUT_S:.0f} s")
-            time.sleep(0.1 if announced else 0.2)
+            time.sleep(0.1)
+        if not announced and self._ready():
+            self._announce()  # ready and stopped within one turn of the loop
         _say("stopping")
         return 0
 

@@ -124,11 +124,15 @@ class NegativeCache:
         if found[1] <= self._clock():
             del self._entries[reference]
             return None
-        return found[0]
+        return _fresh(found[0])
 
     def put(self, reference: bytes, problem: MediaProblem) -> None:
         if self._ttl_s > 0:
-            kept = MediaProblem(problem.code, problem.message, reason=problem.reason)  # without the traceback
-            self._entries[reference] = (kept, self._clock() + self._ttl_s)
+            self._entries[reference] = (_fresh(problem), self._clock() + self._ttl_s)
             if len(self._entries) > self._limit:
                 self._entries.popitem(last=False)
+
+
+def _fresh(problem: MediaProblem) -> MediaProblem:
+    """Without the traceback, whose frames hold bodies."""
+    return MediaProblem(problem.code, problem.message, reason=problem.reason)

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
 from gateway.media import preproc
-from gateway.media.budgets import RequestBudget
+from gateway.media.budgets import RequestBudget, TenantShares
 from gateway.media.cache import Entry, Key, NegativeCache, PreparedCache, ReferenceCache
 from gateway.media.disk import DiskCache
 from gateway.media.fetch import Fetcher
@@ -30,6 +31,7 @@ from gateway.media.video import Videos
 
 INGEST_THREADS = 2
 INGEST_QUEUE = 4096
+DECODE_NICE = 5
 
 
 class MediaService:
@@ -51,6 +53,7 @@ class MediaService:
             "image",
             settings.image_threads,
             settings.image_queue,
+            nice=DECODE_NICE,
             queued=m.queued.labels("image"),
             wait=m.seconds.labels("queue"),
         )
@@ -64,6 +67,7 @@ class MediaService:
         self._writes: set[asyncio.Task[None]] = set()
         self._references = ReferenceCache()
         self._negatives = NegativeCache(settings.negative_ttl_s)
+        self._shares = TenantShares(settings.max_parts_per_tenant)
         self._decoding: SingleFlight[Entry] = SingleFlight()
 
     async def start(self) -> None:
@@ -96,15 +100,16 @@ class MediaService:
                     return (await self._prepare(part, kind, options, tenant, budget)).media
                 except MediaProblem as problem:
                     self.metrics.rejected.labels(problem.reason).inc()
-                    raise problem.at(part.param) from None
+                    refusal = problem.at(part.param)
+            # Raised out here it has no context, and the name goes: an error that is kept for a while, or waits for the
+            # cycle collector, must not keep a picture's bytes alive.
+            try:
+                raise refusal
+            finally:
+                del refusal
 
-        tasks = [asyncio.create_task(one(*job)) for job in jobs]
-        try:
-            return list(await asyncio.gather(*tasks))
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        with self._shares.take(tenant, parts):
+            return await _all_or_first_failure([one(*job) for job in jobs])
 
     def _checked(self, part: MediaPart) -> tuple[str, preproc.Options]:
         try:
@@ -127,6 +132,8 @@ class MediaService:
         if refused is not None:
             self.metrics.negative_hits.labels(part.modality).inc()
             raise refused
+        if kind == "file":
+            await self._sources.check_file(part, tenant)  # deleted or expired: gone, whatever is remembered
         key = self._references.get(reference)
         entry = self._cache.get(key) if key is not None else None
         if entry is not None:
@@ -208,6 +215,18 @@ class MediaService:
     def _count_hit(self, entry: Entry, level: str) -> None:
         self.metrics.hits.labels(entry.media.modality, level).inc()
         self.metrics.saved_seconds.inc(entry.seconds)
+
+
+async def _all_or_first_failure(work: list[Coroutine[Any, Any, PreparedMedia]]) -> list[PreparedMedia]:
+    """In order; the first failure, or being cancelled, cancels the rest, and all have ended on return."""
+    tasks = [asyncio.create_task(one) for one in work]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        tasks.clear()  # no cycle of task, error, traceback and this frame
 
 
 def _charge(budget: RequestBudget, entry: Entry) -> None:

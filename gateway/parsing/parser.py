@@ -102,6 +102,8 @@ class OutputParser:
     """One per choice. `starts_in_reasoning` None means that the model decides (adaptive thinking).
 
     parse_tools         False: what looks like a tool call is content, without N
+    structured          True: the answer is held to a grammar. Once content has begun, a start of thinking is a string's
+                        text gone astray: it is dropped, and the content goes on
     separate_reasoning  False: thinking and its markers are content, as the model wrote them, opened if the prompt did
     """
 
@@ -114,6 +116,7 @@ class OutputParser:
         parse_tools: bool = True,
         stop: Sequence[str] = (),
         separate_reasoning: bool = True,
+        structured: bool = False,
         call_id_factory: Callable[[], str] = new_call_id,
     ) -> None:
         self._detokenizer = Detokenizer(token_texts(checkpoint))
@@ -122,6 +125,7 @@ class OutputParser:
         self._tools = ToolCallParser(tools, self._from_tools, call_id_factory)
         self._parse_tools = parse_tools
         self._separate = separate_reasoning
+        self._structured = structured
         self._stop = StopStrings(stop)
         self._held = ""
         self._blank: list[str] | None = []
@@ -242,6 +246,8 @@ class OutputParser:
             if self._mode != "reasoning" and self._parse_tools:
                 self._mode = "tools"
                 self._content(self._tools.marker())
+            return
+        if self._structured and self._mode == "content" and self._blank is None:
             return
         self._mode = "reasoning" if marker == markers.THINK_START else "content"
         if not self._separate:

@@ -31,12 +31,12 @@ class Value:
     """`write` is None for a value that is not live."""
 
     __slots__ = (
+        "_bare",
         "_first",
         "_late",
         "_parts",
         "_seen",
         "_start",
-        "_start_of_text",
         "form",
         "key",
         "repeated",
@@ -56,7 +56,7 @@ class Value:
         """One element of an array that is spelled by repeating its key."""
         self._start = start
         self._parts: list[str] = []
-        self._start_of_text = ""
+        self._bare = ""
         self._first = True
         self._seen: set[str] = set()
         self._late: dict[str, list[Any]] = {}
@@ -70,8 +70,8 @@ class Value:
             if kinds == _STRING:
                 self._become_string()
             elif kinds == _NULLABLE:
-                self._start_of_text = (self._start_of_text + text).lstrip()[:5]
-                if not "null".startswith(self._start_of_text.rstrip()):
+                self._bare += text.strip()
+                if not "null".startswith(self._bare):
                     self._become_string()
             elif not text.isspace():
                 self.form = "held"

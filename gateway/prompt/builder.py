@@ -40,6 +40,25 @@ class PromptBuilder:
     def __init__(self, checkpoint: Checkpoint, settings: PromptSettings | None = None) -> None:
         self._checkpoint = checkpoint
         self._settings = settings or PromptSettings()
+        checkpoint.vocabulary.remember(self._fixed_runs())
+
+    def _fixed_runs(self) -> set[str]:
+        """The template's own sentences: what stays when everything a client says changes."""
+        seen: list[set[str]] = []
+        for word in ("x", "y"):
+            messages = [
+                {"role": "user", "content": word},
+                {"role": "assistant", "content": word},
+                {"role": "user", "content": word},
+            ]
+            runs: set[str] = set()
+            for mode in (None, "enabled", "disabled", "adaptive"):
+                try:
+                    runs |= {run.text for run in self.render(messages, thinking_mode=mode).runs}
+                except ApiError:  # not a conversation this template takes; nothing to remember then
+                    continue
+            seen.append(runs)
+        return seen[0] & seen[1]
 
     def render(
         self,

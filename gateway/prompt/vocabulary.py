@@ -12,7 +12,7 @@ Only byte-level BPE is supported (o200k, GPT-2 and Llama 3 style files); anythin
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -76,6 +76,7 @@ class Vocabulary:
         self.token_bytes = _token_bytes(spec, self.added)
         self._plain = Tokenizer.from_str(orjson.dumps(_without_added(spec, self.added)).decode())
         self._by_content = {t.content: t for t in self.added}
+        self._fixed: dict[str, list[int]] = {}
         # The reference matches tokens marked `normalized` only in what the others leave over.
         raw = [t for t in self.added if not t.normalized]
         self._passes = [p for p in (_pattern(raw), _pattern([t for t in self.added if t.normalized])) if p]
@@ -83,6 +84,10 @@ class Vocabulary:
     def encode_plain(self, text: str) -> list[int]:
         ids: list[int] = self._plain.encode(text, add_special_tokens=False).ids
         return ids
+
+    def remember(self, runs: Iterable[str]) -> None:
+        """Ordinary runs that come from the template alone: their ids are kept. Never text of a request."""
+        self._fixed |= {text: self.encode_plain(text) for text in runs}
 
     def encode_rendered(self, text: str) -> tuple[list[int], list[Run]]:
         """The ids of a rendered prompt and its ordinary runs."""
@@ -103,7 +108,8 @@ class Vocabulary:
 
     def _encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         if sum(map(len, texts)) < _BATCH_FROM_CHARS:
-            return [self.encode_plain(t) for t in texts]
+            fixed = self._fixed
+            return [fixed[t] if t in fixed else self.encode_plain(t) for t in texts]
         return [e.ids for e in self._plain.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     def _cut(self, text: str) -> Iterator[str | AddedToken]:

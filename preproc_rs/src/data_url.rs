@@ -60,7 +60,12 @@ fn base64(text: &[u8], max_bytes: usize) -> Result<Vec<u8>> {
     while let Some((&first, tail)) = rest.split_first() {
         // Four plain digits at once while nothing special is around.
         if have == 0 && pads == 0 && rest.len() >= 4 {
-            let v = [VALUES[rest[0] as usize], VALUES[rest[1] as usize], VALUES[rest[2] as usize], VALUES[rest[3] as usize]];
+            let v = [
+                VALUES[rest[0] as usize],
+                VALUES[rest[1] as usize],
+                VALUES[rest[2] as usize],
+                VALUES[rest[3] as usize],
+            ];
             if v.iter().all(|d| *d < 64) {
                 let g = u32::from(v[0]) << 18 | u32::from(v[1]) << 12 | u32::from(v[2]) << 6 | u32::from(v[3]);
                 push(&mut out, &g.to_be_bytes()[1..], max_bytes)?;
@@ -121,7 +126,9 @@ mod tests {
 
     #[test]
     fn forms() {
-        for url in ["data:;base64,aGk+Pw==", "DATA:IMAGE/PNG;Base64,aGk-Pw%3D%3d", "data:image/png;a=b;base64,aG\r\n k+ Pw=="] {
+        for url in
+            ["data:;base64,aGk+Pw==", "DATA:IMAGE/PNG;Base64,aGk-Pw%3D%3d", "data:image/png;a=b;base64,aG\r\n k+ Pw=="]
+        {
             assert_eq!(decode(url, 4).expect(url).1, b"hi>?", "{url}");
         }
         assert_eq!(decode("data:;base64,", 4).expect("empty").1, b"");

@@ -72,7 +72,11 @@ mod tests {
     use super::*;
 
     fn block(value: u16, big: bool) -> Vec<u8> {
-        let mut b = if big { b"MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01".to_vec() } else { b"II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0".to_vec() };
+        let mut b = if big {
+            b"MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01".to_vec()
+        } else {
+            b"II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0".to_vec()
+        };
         b.extend(if big { value.to_be_bytes() } else { value.to_le_bytes() });
         b.extend([0; 6]);
         b

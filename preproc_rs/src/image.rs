@@ -66,7 +66,9 @@ pub struct Prepared {
     pub row_values: usize,
     pub source_key: String,
     pub hash: String,
+    /// Videos: seconds of each temporal patch, and the numbers of the frames kept.
     pub timestamps: Option<Vec<f64>>,
+    pub frame_indices: Option<Vec<usize>>,
     /// (step, milliseconds), in order.
     pub ms: Vec<(&'static str, f64)>,
 }
@@ -165,7 +167,9 @@ fn format_of(data: &[u8], options: &ImageOptions) -> Result<&'static str> {
     match sniff(data) {
         Some(format) => Ok(format),
         None if data.is_empty() => bail!(Truncated, "the image file is empty"),
-        None => bail!(UnsupportedFormat, "the file is not an image of a known format; send JPEG, PNG, WebP, GIF or BMP"),
+        None => {
+            bail!(UnsupportedFormat, "the file is not an image of a known format; send JPEG, PNG, WebP, GIF or BMP")
+        }
     }
 }
 
@@ -177,11 +181,12 @@ pub fn prepare_image(data: &[u8], options: &ImageOptions, cancel: &CancelToken) 
     let mut pipeline = Pipeline { options, header: None, size: (0, 0), stream: None, resizing: Duration::ZERO };
     let job = Job { data, max_pixels: options.max_pixels, apply_exif: options.apply_exif, cancel };
     decode::decode(format, &job, &mut pipeline)?;
-    let (Some(stream), Some(header)) = (pipeline.stream, pipeline.header) else {
+    let (Some(mut stream), Some(header)) = (pipeline.stream, pipeline.header) else {
         bail!(Corrupt, "the decoder found no picture");
     };
     let finishing = Instant::now();
-    let patches = stream.finish()?;
+    stream.finish()?;
+    let patches = stream.sink;
     let resizing = pipeline.resizing + finishing.elapsed();
     let decoding = start.elapsed().saturating_sub(resizing);
 
@@ -204,6 +209,7 @@ pub fn prepare_image(data: &[u8], options: &ImageOptions, cancel: &CancelToken) 
         source_key,
         hash,
         timestamps: None,
+        frame_indices: None,
         ms: vec![
             ("decode", milliseconds(decoding)),
             ("resize", milliseconds(resizing)),

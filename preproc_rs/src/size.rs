@@ -78,7 +78,7 @@ fn long_side(height: u32, width: u32, cap: u32) -> Result<(usize, usize)> {
 
 /// Checks a caller's cap: a multiple of 28 in [112, 3584].
 pub fn check_cap(cap: u32) -> Result<u32> {
-    if cap % FACTOR as u32 != 0 || !(LONG_SIDE_MIN..=LONG_SIDE_MAX).contains(&cap) {
+    if !cap.is_multiple_of(FACTOR as u32) || !(LONG_SIDE_MIN..=LONG_SIDE_MAX).contains(&cap) {
         bail!(
             BadOption,
             "max_long_side_pixel is {cap}; it must be a multiple of {FACTOR} in [{LONG_SIDE_MIN}, {LONG_SIDE_MAX}]"

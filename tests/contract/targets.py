@@ -63,8 +63,8 @@ def running(name: str, log: Path) -> Iterator[Target]:
             yield _target("mock", url, TOKEN, TINY, real=False, keep_alive_s=0.2, max_body_bytes=8 << 20)
     elif name == "local":
         command = [sys.executable, "-m", "gateway.cli", "engine", "--backend", "local", "--model", str(TINY)]
-        with _process([*command, "--port", str(port)], url, log, {}):
-            yield _target("local", url, None, TINY, real=True)
+        with _process([*command, "--port", str(port)], url, log, {"CATALEJO_ENGINE_TOKEN": TOKEN}):
+            yield _target("local", url, TOKEN, TINY, real=True)
     else:
         model = Path(os.environ.get("CATALEJO_CONTRACT_MODEL", str(TINY)))
         url = os.environ["CATALEJO_CONTRACT_URL"].rstrip("/")

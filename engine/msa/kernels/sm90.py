@@ -104,6 +104,15 @@ class Sm90Runner:
             "msa_score",
         )
 
+    def read(self, index_k: Tensor, table: PageTable, lengths: Tensor) -> None:
+        """The yardstick of cuda/read_sm90.cuh."""
+        c = self._score
+        c.keys, c.page_stride = index_k.data_ptr(), index_k.stride(0) * index_k.element_size()
+        native.set_table(c.table, table)
+        native.set_lengths(c.lengths, lengths, self.shape)
+        t = self.tuning
+        native.check(self.lib.msa_read(ctypes.byref(c), t.score_ctas, t.pdl, native.stream_of(self.device)), "msa_read")
+
     def select(self, index_q: Tensor, index_k: Tensor, table: PageTable, lengths: Tensor, blocks: Tensor) -> None:
         self.score(index_q, index_k, table, lengths)
         c = self._attend

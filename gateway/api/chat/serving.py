@@ -12,13 +12,13 @@ import orjson
 
 from engine.wire import Grammar
 from gateway.api.body import parse
-from gateway.api.chat.constraint import constraint_of
 from gateway.api.chat.messages import MessageMapper
-from gateway.api.chat.protocol import ChatRequest
+from gateway.api.chat.protocol import ChatRequest, NamedTool
 from gateway.api.chat.stream import ChunkStyle
 from gateway.api.chat.thinking import template_kwargs, thinking_mode
 from gateway.api.context import RequestContext
 from gateway.api.generation.fields import check_unknown
+from gateway.api.generation.formats import response_format_of
 from gateway.api.generation.logprobs import TokenTexts
 from gateway.api.generation.pipeline import Pipeline
 from gateway.api.generation.plan import Plan
@@ -79,12 +79,16 @@ class ChatService:
 
     def plan(self, request: ChatRequest, *, large: bool) -> Plan:
         """Everything decided before anything is done. Raises ApiError."""
+        from gateway.prompt import output_grammar
+
         self._check_limits(request)
         mapper = MessageMapper(request)
         tools = [t.model_dump(exclude_none=True) for t in request.tools or ()]
         offered = [] if request.tool_choice == "none" else tools
-        constraint = constraint_of(request)
-        mode = thinking_mode(request, self.settings.default_thinking, decided=constraint is not None)
+        choice = request.tool_choice
+        tool_choice = choice.model_dump() if isinstance(choice, NamedTool) else choice
+        response_format = response_format_of(request)
+        mode = thinking_mode(request, self.settings.default_thinking)
         continued = bool(request.continue_final_message)
 
         def render() -> RenderedPrompt:
@@ -101,11 +105,14 @@ class ChatService:
             return self._parser(request, offered, rendered)
 
         def grammar(rendered: RenderedPrompt) -> Grammar | None:
-            end = self._checkpoint.think_end_id
-            thinks = rendered.starts_in_reasoning is not False and end is not None
-            if constraint is None:
-                return None
-            return Grammar(constraint.type, constraint.value, (end,) if thinks and end is not None else None)
+            return output_grammar(
+                self._checkpoint,
+                starts_in_reasoning=rendered.starts_in_reasoning,
+                tools=offered or None,
+                tool_choice=tool_choice,
+                parallel=request.parallel_tool_calls is not False,
+                response_format=response_format,
+            )
 
         vocab = self._checkpoint.vocab_size
         return Plan(
@@ -120,6 +127,7 @@ class ChatService:
             n=request.n or 1,
             logprobs=(request.top_logprobs or 0) if request.logprobs else None,
             priority=priority_of(request.priority, request.service_tier),
+            session=request.prompt_cache_key or request.user or "",
             large=large or mapper.text_characters > self.settings.offload_bytes,
         )
 

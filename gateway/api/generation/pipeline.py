@@ -106,7 +106,7 @@ class Pipeline:
             request = self._request(plan, context, ids, items, plan.grammar(rendered))
             parsers = [plan.parser(rendered) for _ in range(plan.n)]
             self._metrics.overhead.observe(perf_counter() - context.began - media_s)
-            stream = await self._send(request, resources)
+            stream = await self._send(request, plan.session, resources)
             self._metrics.prompt_tokens.labels(self._model_name).observe(len(ids))
             return Run(
                 stream,
@@ -172,16 +172,23 @@ class Pipeline:
             require=tuple(name for name, on in used.items() if on),
         )
 
-    async def _send(self, request: GenerateRequest, resources: AsyncExitStack) -> GenerationStream:
+    async def _send(self, request: GenerateRequest, session: str, resources: AsyncExitStack) -> GenerationStream:
         """To the best worker; to another one when the first could not be reached at all."""
-        hashes = [i.hash for i in request.items]
+        long = len(request.input_ids) > LARGE_PROMPT_TOKENS
+        route = await self._timed(
+            "route",
+            long,
+            lambda: self._router.route_request(request.input_ids, request.items, request.cache_salt, session),
+        )
         tried: set[str] = set()
         while True:
-            worker = self._router.pick(hashes, exclude=frozenset(tried))
+            worker, new_tokens = self._router.pick(route, exclude=frozenset(tried))
             try:
-                with worker:
+                async with AsyncExitStack() as held:
+                    ticket = held.enter_context(worker.holding(len(request.input_ids), new_tokens))
                     stream = await self._open(worker, request)
-                    resources.enter_context(worker)
+                    stream.on_first_token = ticket.computed
+                    resources.push_async_exit(held.pop_all())
                     return stream
             except EngineUnreachable:
                 tried.add(worker.name)

@@ -174,7 +174,7 @@ impl File<'_> {
                 bail!(Truncated, "the BMP ends inside its runs");
             };
             at += 2;
-            let nibble = |byte: u8, i: usize| if i % 2 == 0 { byte >> 4 } else { byte & 15 };
+            let nibble = |byte: u8, i: usize| if i.is_multiple_of(2) { byte >> 4 } else { byte & 15 };
             match (count, value) {
                 (0, 0) => (x, y) = (0, y + 1),
                 (0, 1) => break,

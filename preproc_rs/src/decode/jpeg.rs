@@ -53,9 +53,7 @@ impl<'a> Handle<'a> {
     fn open(job: &'a Job<'a>) -> Result<(Handle<'a>, Info)> {
         let mut info = Info::default();
         // SAFETY: pointer and length of a live slice; the flag lives as long as the job; `info` is written only now.
-        let raw = unsafe {
-            catalejo_jpeg_open(job.data.as_ptr(), job.data.len(), job.cancel.as_ptr(), &mut info)
-        };
+        let raw = unsafe { catalejo_jpeg_open(job.data.as_ptr(), job.data.len(), job.cancel.as_ptr(), &mut info) };
         if raw.is_null() {
             return Err(out_of_memory(1024));
         }

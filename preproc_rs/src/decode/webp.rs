@@ -153,6 +153,8 @@ fn chunks(data: &[u8]) -> Chunks<'_> {
 }
 
 fn frame(body: &[u8]) -> Option<Frame<'_>> {
-    let u24 = |at: usize| Some(usize::from(*body.get(at)?) | usize::from(*body.get(at + 1)?) << 8 | usize::from(*body.get(at + 2)?) << 16);
+    let u24 = |at: usize| {
+        Some(usize::from(*body.get(at)?) | usize::from(*body.get(at + 1)?) << 8 | usize::from(*body.get(at + 2)?) << 16)
+    };
     Some(Frame { x: 2 * u24(0)?, y: 2 * u24(3)?, width: u24(6)? + 1, height: u24(9)? + 1, data: body.get(16..)? })
 }

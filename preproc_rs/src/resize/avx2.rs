@@ -90,7 +90,8 @@ unsafe fn horizontal_rows<const R: usize>(rows: [*const u8; R], taps: &Packed, o
             let zero = _mm256_setzero_si256();
             let at = |r: usize| if r < R { acc[r] } else { zero };
             let fold = |a: __m256i, b: __m256i| {
-                let sum = _mm256_add_epi32(_mm256_permute2x128_si256(a, b, 0x20), _mm256_permute2x128_si256(a, b, 0x31));
+                let sum =
+                    _mm256_add_epi32(_mm256_permute2x128_si256(a, b, 0x20), _mm256_permute2x128_si256(a, b, 0x31));
                 _mm256_sra_epi32(_mm256_add_epi32(sum, half), shift)
             };
             let words = _mm256_packs_epi32(fold(at(0), at(1)), fold(at(2), at(3)));

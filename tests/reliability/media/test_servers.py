@@ -209,6 +209,15 @@ async def test_name_with_a_public_and_a_private_address_is_refused(private: str)
     refused(caught.value, "media_url_forbidden", "address_forbidden")
 
 
+async def test_public_name_of_a_loopback_address_is_refused() -> None:
+    table = Table()
+    table.hosts["127.0.0.1.nip.io"] = [["127.0.0.1"]]
+    async with fetcher(lifted(), table) as f:
+        with pytest.raises(MediaProblem) as caught:
+            await f.fetch("http://127.0.0.1.nip.io/", "image", CAP)
+    refused(caught.value, "media_url_forbidden", "address_forbidden")
+
+
 async def test_unknown_name_and_private_name_get_the_same_answer() -> None:
     messages = set()
     async with fetcher(lifted(), Table(inside_example=[["10.0.0.1"]])) as f:
@@ -285,6 +294,33 @@ async def test_header_bytes_now_and_then_meet_a_deadline() -> None:
 
     answer, _ = await fetch_from(script, total_timeout_s=30)
     refused(answer, "media_fetch_timeout")
+
+
+async def test_endless_interim_answers_meet_a_deadline() -> None:
+    async def script(c: Connection) -> None:
+        while True:
+            await c.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+            await asyncio.sleep(0.01)
+
+    answer, _ = await fetch_from(script, total_timeout_s=30)
+    refused(answer, "media_fetch_timeout")
+
+
+async def test_a_handshake_that_never_comes_meets_the_connect_timeout() -> None:
+    async with Server(lambda c: c.until_gone()) as deaf:  # waits for an HTTP head, which a client hello is not
+        async with fetcher(lifted(f"{HOST}:{deaf.port}", total_timeout_s=30)) as f:
+            with pytest.raises(MediaProblem) as caught:
+                await f.fetch(f"https://{HOST}:{deaf.port}/", "image", CAP)
+    refused(caught.value, "media_fetch_timeout")
+
+
+async def test_a_reset_in_the_middle_is_a_failed_fetch() -> None:
+    async def script(c: Connection) -> None:
+        await c.answer("200 OK", b"half", length=1000)
+        c.writer.transport.abort()
+
+    answer, _ = await fetch_from(script)
+    refused(answer, "media_fetch_failed", "truncated_body")
 
 
 async def test_silence_after_accepting_meets_the_idle_timeout() -> None:

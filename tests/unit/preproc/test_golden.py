@@ -4,9 +4,9 @@ import hashlib
 import json
 
 import numpy as np
-import preproc_rs
 import pytest
 
+import preproc_rs
 from engine.wire import item_hash
 
 from . import resize_ref as ref

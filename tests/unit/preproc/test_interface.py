@@ -1,15 +1,17 @@
 """The Python interface: options, errors, keys, cancellation, buffers, data URLs."""
 
 import gc
+import json
 import pickle
 import threading
 
 import numpy as np
-import preproc_rs
 import pytest
 
+import preproc_rs
+
 from . import resize_ref as ref
-from .paths import MEDIA
+from .paths import MEDIA, refusal
 
 PNG = ref.png(ref.formula(40, 60))
 
@@ -34,9 +36,7 @@ def test_module_facts():
 def test_bad_options(options):
     with pytest.raises(preproc_rs.PreprocError) as caught:
         preproc_rs.prepare_image(PNG, **options)
-    assert (
-        caught.value.code == "bad_option" and next(iter(options)) in caught.value.message or "long" in str(caught.value)
-    )
+    assert caught.value.code == "bad_option" and next(reversed(options)) in caught.value.message
 
 
 def test_error_survives_pickling():
@@ -119,20 +119,13 @@ def test_exif_switch():
 
 
 def test_data_urls():
-    import json
-
     for row in json.loads((MEDIA / "urls.json").read_text()):
         if not row["url"].lower().startswith("data:"):
             continue
-        try:
-            media_type, data = preproc_rs.decode_data_url(row["url"], 1 << 20)
-            preproc_rs.prepare_image(data)
-            outcome = "ok"
-            assert media_type == media_type.lower()
-        except preproc_rs.PreprocError as refused:
-            outcome = "400"
-            assert refused.code == "bad_data_url", row
+        error = refusal(lambda url: preproc_rs.prepare_image(preproc_rs.decode_data_url(url, 1 << 20)[1]), row["url"])
+        outcome = "ok" if error is None else "400"
         assert outcome == row["expect"], row["why"]
+        assert error is None or error.code == "bad_data_url"
 
 
 def test_data_url_budget():
@@ -144,9 +137,20 @@ def test_data_url_budget():
 
 @pytest.mark.parametrize(
     ("name", "format_"),
-    [("v_base_faststart.mp4", "mp4"), ("v_vp9.webm", "webm"), ("v_mkv.mkv", "mkv"), ("v_mpeg4.avi", "avi")]
-    + [("v_no_key_start.ts", "mpegts"), ("avif.avif", "avif"), ("heic.heic", "heic"), ("svg.svg", "svg")]
-    + [("bmp_24.bmp", "bmp"), ("anim.gif", "gif"), ("truncated.webp", "webp"), ("random_2k.bin", None)],
+    [
+        ("v_base_faststart.mp4", "mp4"),
+        ("v_vp9.webm", "webm"),
+        ("v_mkv.mkv", "mkv"),
+        ("v_mpeg4.avi", "avi"),
+        ("v_no_key_start.ts", "mpegts"),
+        ("avif.avif", "avif"),
+        ("heic.heic", "heic"),
+        ("svg.svg", "svg"),
+        ("bmp_24.bmp", "bmp"),
+        ("anim.gif", "gif"),
+        ("truncated.webp", "webp"),
+        ("random_2k.bin", None),
+    ],
 )
 def test_sniff(name, format_):
     assert preproc_rs.sniff((MEDIA / name).read_bytes()) == format_

@@ -1,6 +1,7 @@
 // Entry points of the decode kernels: plain C functions over device pointers and a stream, so that nothing here or in
 // the caller depends on a framework's ABI. Return 0, or a cudaError_t, or -1: no kernel for these types.
 #include "attend_sm90.cuh"
+#include "read_sm90.cuh"
 #include "score_sm90.cuh"
 
 using namespace msa;
@@ -107,6 +108,7 @@ int msa_score(const ScoreParams* p, int key_type, int query_type, int ctas, int 
   if (key_type == kE4m3 && query_type == kF16) return score_warps<kE4m3, kF16>(*p, ctas, warps, pdl, stream);
   return -1;
 }
+int msa_read(const ScoreParams* p, int ctas, int pdl, Stream stream) { return launch<Read>(*p, ctas, pdl, stream); }
 int msa_select(const AttendParams* p, int rows, int pdl, Stream stream) {
   return launch<Select>(*p, rows * p->groups, pdl, stream);
 }
