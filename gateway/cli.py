@@ -120,6 +120,19 @@ def bench_gateway(
     raise typer.Exit(run(streams, rate, seconds, as_json))
 
 
+@bench.command("routing")
+def bench_routing(
+    trace: Annotated[Path | None, typer.Option(help="A Mooncake-format trace to simulate as well.")] = None,
+    workers: Annotated[int, typer.Option(min=1)] = 8,
+    seed: Annotated[int, typer.Option()] = 0,
+    as_json: Annotated[bool, typer.Option("--json")] = False,
+) -> None:
+    """Routing policies in a simulation: hit rate against one infinite cache, load imbalance, time to first token."""
+    from gateway.bench import routing as command
+
+    raise typer.Exit(command.run(trace, workers, seed, as_json))
+
+
 @bench.command("loadtest")
 def bench_loadtest(
     streams: Annotated[list[int] | None, typer.Option(min=1, help="May be repeated; 64 and 256 when absent.")] = None,
