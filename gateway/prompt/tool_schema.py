@@ -91,16 +91,16 @@ class _Reader:
             out["items"] = self.node(node.get("items"), depth + 1)
             out |= {k: node[k] for k in ("minItems", "maxItems") if isinstance(node.get(k), int)}
         elif kind == "object":
-            properties = node.get("properties")
-            if depth and (not isinstance(properties, Mapping) or not properties):
+            properties = _mapping(node.get("properties"))
+            if depth and not properties:
                 return _TEXT  # any JSON object, as text
-            properties = properties if isinstance(properties, Mapping) else {}
             for key in properties:
                 if not _KEY.fullmatch(key):
                     raise BadKey(f"property name {key!r} cannot be written in this model's tool-call syntax")
             required = node.get("required")
             out["properties"] = {k: self.node(v, depth + 1) for k, v in properties.items()}
-            out["required"] = [k for k in required if k in properties] if isinstance(required, list) else []
+            needed = required if isinstance(required, list) else []
+            out["required"] = [k for k in properties if k in needed]
         return out
 
 
@@ -126,14 +126,18 @@ def _enumeration(values: list[Any]) -> dict[str, Any]:
     return {"enum": plain} if plain else _TEXT
 
 
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
 def _all_of(node: Mapping[str, Any]) -> dict[str, Any]:
     """The parts laid over each other; properties and required are joined."""
     merged: dict[str, Any] = {}
     for part in [{k: v for k, v in node.items() if k != "allOf"}, *node["allOf"]]:
         if not isinstance(part, Mapping):
             continue
-        both = {**merged.get("properties", {}), **part.get("properties", {})}
-        needed = [*merged.get("required", []), *part.get("required", [])]
+        both = {**_mapping(merged.get("properties")), **_mapping(part.get("properties"))}
+        needed = [k for p in (merged, part) if isinstance(p.get("required"), list) for k in p["required"]]
         merged |= part
         merged |= ({"properties": both} if both else {}) | ({"required": needed} if needed else {})
     return {k: v for k, v in merged.items() if k != "allOf"}
