@@ -7,9 +7,12 @@ unions, nullable, local references, also recursive ones. The result never says m
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
+
+from gateway.prompt import markers
 
 _TEXT: Final[dict[str, Any]] = {"type": "string"}
 _TYPES: Final = ("string", "number", "integer", "boolean", "null", "object", "array")
@@ -86,10 +89,12 @@ class _Reader:
     def _typed(self, kind: str, node: Mapping[str, Any], depth: int) -> dict[str, Any]:
         out: dict[str, Any] = {"type": kind}
         if kind in ("number", "integer"):
-            out |= {k: node[k] for k in _BOUNDS if isinstance(node.get(k), (int, float))}
+            out |= _bounds(node)
         elif kind == "array":
             out["items"] = self.node(node.get("items"), depth + 1)
-            out |= {k: node[k] for k in ("minItems", "maxItems") if isinstance(node.get(k), int)}
+            counts = {k: node[k] for k in ("minItems", "maxItems") if isinstance(node.get(k), int) and node[k] >= 0}
+            if counts.get("minItems", 0) <= counts.get("maxItems", math.inf):
+                out |= counts
         elif kind == "object":
             properties = _mapping(node.get("properties"))
             if depth and not properties:
@@ -117,12 +122,21 @@ def _kinds(node: Mapping[str, Any]) -> Iterator[str]:
         yield "null"
 
 
+def _bounds(node: Mapping[str, Any]) -> dict[str, int | float]:
+    """Bounds of a number; none when no number can lie between them."""
+    given = {k: node[k] for k in _BOUNDS if isinstance(node.get(k), (int, float)) and not isinstance(node[k], bool)}
+    low = max((given[k] for k in ("minimum", "exclusiveMinimum") if k in given), default=-math.inf)
+    high = min((given[k] for k in ("maximum", "exclusiveMaximum") if k in given), default=math.inf)
+    return given if low < high or (low == high and not given.keys() & {"exclusiveMinimum", "exclusiveMaximum"}) else {}
+
+
 def _union(options: list[dict[str, Any]]) -> dict[str, Any]:
     return options[0] if len(options) == 1 else {"anyOf": options}
 
 
 def _enumeration(values: list[Any]) -> dict[str, Any]:
     plain = [v for v in values if v is None or isinstance(v, (str, int, float, bool))]
+    plain = [v for v in plain if not isinstance(v, str) or markers.NAMESPACE not in v]
     return {"enum": plain} if plain else _TEXT
 
 
