@@ -106,7 +106,8 @@ class MediaSettings(_Model):
     image_threads: int = Field(default_factory=lambda: max(1, len(os.sched_getaffinity(0))), ge=1)
     image_queue: int = Field(default=512, ge=1)
     """Images waiting for a thread; one more is a 503 with Retry-After."""
-    video_workers: int = Field(default=1, ge=1)
+    video_workers: int = Field(default=1, ge=0)
+    """Processes that decode videos; 0 refuses videos."""
     video_queue: int = Field(default=8, ge=1)
     parts_at_once: int = Field(default=8, ge=1)
     """Parts of one request in work at the same moment."""

@@ -159,7 +159,7 @@ async def test_a_page_instead_of_a_picture_is_refused() -> None:
     case("200 text/html")
     page = b"<!doctype html><title>Sign in</title>"
     async with Server(lambda c: c.answer("200 OK", page, "Content-Type: text/html\r\n")) as server:
-        settings = MediaSettings(fetch=lifted(f"{HOST}:{server.port}"))
+        settings = MediaSettings(fetch=lifted(f"{HOST}:{server.port}"), video_workers=0)
         service = MediaService(settings, lookup=Table(pictures_example=[["127.0.0.1"]]))
         await service.start()
         with pytest.raises(ApiError) as caught:
