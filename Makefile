@@ -8,7 +8,7 @@ PORT ?= 8000
 PYTEST_WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test check format locks clean
+.PHONY: help setup serve test conformance check format locks clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -22,6 +22,9 @@ serve: setup ## gateway and embedded engine on 127.0.0.1:$(PORT), with the demo 
 test: setup ## every test that needs no GPU, no cluster and no network
 	cargo test --release --quiet --manifest-path preproc_rs/Cargo.toml
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile -m "not slow"
+
+conformance: setup ## real OpenAI clients against a real gateway; own virtual environments, needs node for half of them
+	@tests/conformance/run.sh
 
 check: setup ## format, lint and types
 	$(BIN)/ruff format --check .

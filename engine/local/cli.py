@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
+import signal
 import sys
 import typing
 from pathlib import Path
@@ -57,6 +58,9 @@ def run(options: EngineOptions | None = None, **fields: Any) -> int:
         timeout_graceful_shutdown=int(options.grace_s) + 5,
     )
     server = _server(config, app, options.grace_s)
+    # The server raises the signal again once it has stopped; a stop that was asked for is no failure.
+    with contextlib.suppress(ValueError):  # not the main thread
+        signal.signal(signal.SIGTERM, lambda *_: None)
     with contextlib.suppress(KeyboardInterrupt):
         server.run()
     return 0 if server.started else 1

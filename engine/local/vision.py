@@ -28,8 +28,7 @@ def normalisation_table() -> Tensor:
 
     (u8 / 255 - mean) / std differs from them in 537 of 768 entries."""
     levels = np.arange(256, dtype=np.float32)[None]
-    mean = (np.array(MEAN) * 255).astype(np.float32)[:, None]
-    std = (np.array(STD) * 255).astype(np.float32)[:, None]
+    mean, std = (np.array(values, dtype=np.float32)[:, None] * np.float32(255) for values in (MEAN, STD))
     return torch.from_numpy((levels - mean) / std)
 
 

@@ -70,8 +70,9 @@ def _score_kernel(
     token = tl.arange(0, BLOCK)
     slot = tl.arange(0, K)
     best = tl.zeros([COLUMNS, K], tl.int64) + EMPTY + slot[None, :]  # distinct, so that one slot is the lowest
+    zero = tl.full([], 0, tl.int64)
     for block in range(begin, end):
-        page = (tl.load(pages + block.to(tl.int64) * step) >> shift).to(tl.int64)
+        page = (tl.load(pages + (zero + block) * step) >> shift).to(tl.int64)
         key = tl.load(keys + page * page_stride + token[:, None] * D + d[None, :]).to(MATH)
         score = tl.max(tl.dot(q, tl.trans(key)), axis=1) + 0.0  # [COLUMNS]
         score = tl.where(score == score, score, float("-inf"))
@@ -80,7 +81,7 @@ def _score_kernel(
         order = tl.where(block > own - LOCAL, 0x7FFFFFFE, order)
         if INIT > 0:
             order = tl.where(block < INIT, 0x7FFFFFFF, order)
-        packed = (order << 32) | (MAX_ID - block).to(tl.int64)
+        packed = (order << 32) | (zero + MAX_ID - block)
         packed = tl.where(block < own, packed, EMPTY)
         lowest = tl.min(best, axis=1)
         replace = (best == lowest[:, None]) & (packed > lowest)[:, None]

@@ -77,10 +77,12 @@ def test_each_choice_has_its_own_state():
     assert len(set(answers)) > 1
 
 
-def test_control_tokens_are_no_text():
-    """`.` would match the text of `]<]image[>[`; the token itself must never come."""
-    d, request = generate(Grammar("regex", ".{30}"), 60, logit_bias={"500": 50.0, "511": 50.0})
-    assert not {500, 511} & set(d.tokens(request))
+def test_special_tokens_are_no_text_and_other_added_tokens_are():
+    """`.` would match the text of `]<]image[>[`; the token itself must never come. `<tool_call>` is one token of text."""
+    d, request = generate(Grammar("regex", ".{30}"), 60, logit_bias={"500": 50.0, "497": 50.0})
+    assert not {500, 497} & set(d.tokens(request))
+    d, request = generate(Grammar("regex", r"\]<\]minimax\[>\[<tool_call>x"), 60, logit_bias={"507": 30.0, "510": 30.0})
+    assert d.tokens(request)[:2] == [507, 510]
 
 
 def test_a_complete_text_ends_below_min_new_tokens():
