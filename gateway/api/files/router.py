@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import orjson
@@ -10,6 +11,7 @@ from fastapi import APIRouter
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from gateway.api.body import drop_rest
 from gateway.api.files.multipart import OVERHEAD_BYTES, Form, read_form
 from gateway.errors import ApiError
 from gateway.media.files import FileStore, StoredFile
@@ -17,6 +19,7 @@ from gateway.media.problems import MediaProblem
 
 PURPOSES = ("vision", "user_data")
 ROUTE = "/v1/files"
+DROPPED_BYTES = 8 << 20
 
 
 def create_router(store_of: Callable[[Request], FileStore | None], tenant_of: Callable[[Request], str]) -> APIRouter:
@@ -72,28 +75,53 @@ def create_router(store_of: Callable[[Request], FileStore | None], tenant_of: Ca
 
 
 async def _receive(store: FileStore, tenant: str, request: Request) -> StoredFile:
+    """Stores the upload. A refusal half way drops some of the rest, or the client would see a reset instead of it."""
+    body = _Body(request)
     try:
-        upload = await store.begin(tenant)
-        try:
-            content_type = request.headers.get("content-type", "")
-            most = store.max_file_bytes + OVERHEAD_BYTES
-            declared = request.headers.get("content-length", "")
-            if declared.isascii() and declared.isdigit() and int(declared) > most:
-                raise ApiError(
-                    "request_too_large",
-                    f"the upload is {declared} bytes; the limit is {store.max_file_bytes}",
-                    param="file",
-                    headers={"connection": "close"},
-                )
-            form = await read_form(request.stream(), content_type, upload.write, most)
-            purpose, ttl_s = _checked(form)
-            return await store.commit(upload, filename=form.filename or "", purpose=purpose, ttl_s=ttl_s)
-        finally:
-            store.end(upload)
+        async with asyncio.timeout(store.upload_timeout_s):
+            return await _store(store, tenant, request, body)
     except MediaProblem as problem:
-        raise problem.at("file") from None
+        refusal = problem.at("file")
+    except TimeoutError:
+        message = f"the upload took longer than {store.upload_timeout_s:g} s"
+        refusal = ApiError("request_timeout", message, param="file")
     except ClientDisconnect:
         raise ApiError("client_closed_request", "the client left while sending the file") from None
+    except ApiError as error:
+        refusal = error
+    if not body.ended:
+        refusal.headers["connection"] = "close"
+        await drop_rest(request, DROPPED_BYTES)
+    raise refusal
+
+
+async def _store(store: FileStore, tenant: str, request: Request, body: _Body) -> StoredFile:
+    most = store.max_file_bytes + OVERHEAD_BYTES
+    declared = request.headers.get("content-length", "")
+    if declared.isascii() and declared.isdigit() and int(declared) > most:
+        message = f"the upload is {declared} bytes; the limit is {store.max_file_bytes}"
+        raise ApiError("request_too_large", message, param="file")
+    content_type = request.headers.get("content-type", "")
+    upload = await store.begin(tenant)
+    try:
+        form = await read_form(body.pieces(), content_type, upload.write, most)
+        purpose, ttl_s = _checked(form)
+        return await store.commit(upload, filename=form.filename or "", purpose=purpose, ttl_s=ttl_s)
+    finally:
+        store.end(upload)
+
+
+class _Body:
+    """The request's body, and whether all of it has come."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self.ended = False
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        async for piece in self._request.stream():
+            yield piece
+        self.ended = True
 
 
 def _checked(form: Form) -> tuple[str, float | None]:
