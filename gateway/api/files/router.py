@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -98,7 +99,7 @@ async def _receive(store: FileStore, tenant: str, request: Request) -> StoredFil
 async def _store(store: FileStore, tenant: str, request: Request, body: _Body) -> StoredFile:
     most = store.max_file_bytes + OVERHEAD_BYTES
     declared = request.headers.get("content-length", "")
-    if declared.isascii() and declared.isdigit() and int(declared) > most:
+    if re.fullmatch("[0-9]{1,18}", declared) and int(declared) > most:
         message = f"the upload is {declared} bytes; the limit is {store.max_file_bytes}"
         raise ApiError("request_too_large", message, param="file")
     content_type = request.headers.get("content-type", "")
@@ -135,7 +136,7 @@ def _checked(form: Form) -> tuple[str, float | None]:
     seconds = form.fields.get("expires_after[seconds]")
     if seconds is None:
         return purpose, None
-    if not (seconds.isascii() and seconds.isdigit() and 1 <= int(seconds) <= 2_592_000):
+    if not (re.fullmatch("[0-9]{1,7}", seconds) and 1 <= int(seconds) <= 2_592_000):
         raise ApiError(
             "invalid_value",
             "expires_after[seconds] must be a whole number from 1 to 2592000",
@@ -153,7 +154,7 @@ async def _named(found: Any) -> Any:
 
 def _page(request: Request) -> tuple[int, str | None]:
     text = request.query_params.get("limit", "10000")
-    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 10_000):
+    if not (re.fullmatch("[0-9]{1,5}", text) and 1 <= int(text) <= 10_000):
         raise ApiError("invalid_value", "limit must be a whole number from 1 to 10000", param="limit")
     return int(text), request.query_params.get("after")
 

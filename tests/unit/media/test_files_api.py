@@ -168,7 +168,8 @@ async def test_pages_of_the_list() -> None:
         rest = (await client.get(f"/v1/files?limit=3&after={first['last_id']}")).json()
         assert [f["id"] for f in rest["data"]] == ids[2:] and rest["has_more"] is False
         assert (await client.get("/v1/files?purpose=user_data")).json()["data"] == []
-        assert (await client.get("/v1/files?limit=0")).status_code == 400
+        for wrong in ("0", "10001", "-1", "x", "", "１", "9" * 5000):
+            assert (await client.get("/v1/files", params={"limit": wrong})).status_code == 400
 
 
 async def test_every_cut_of_the_body_gives_the_same_file() -> None:
