@@ -173,6 +173,26 @@ def test_every_case_of_the_list_has_a_test() -> None:
     assert named == set(CASES)
 
 
+@pytest.mark.parametrize(
+    "location",
+    [
+        b"/\xff\xfe",
+        b"http://\xff/",
+        b"http://a.example/\xed\xa0\x80",
+        b"/" + b"a" * 8000,
+        b"http://[",
+        b"//[::1",
+        b"?\x80",
+        b"%%%",
+    ],
+)
+async def test_redirect_to_any_bytes_is_an_answer(location: bytes) -> None:
+    head = b"HTTP/1.1 302 Found\r\nConnection: close\r\nContent-Length: 0\r\nLocation: " + location + b"\r\n\r\n"
+    answer, _ = await fetch_from(lambda c: c.send(head))
+    assert isinstance(answer, MediaProblem)
+    assert answer.code in ("invalid_media_url", "media_url_forbidden", "media_fetch_failed")
+
+
 async def test_redirect_without_a_location_is_a_failure() -> None:
     answer, _ = await fetch_from(lambda c: c.answer("302 Found"))
     refused(answer, "media_fetch_failed", "bad_http")
