@@ -14,7 +14,7 @@ bench = typer.Typer(no_args_is_help=True, help="Measure our own parts.")
 app.add_typer(bench, name="bench")
 app.add_typer(loadtest_app, name="loadtest")
 
-ModelOption = Annotated[Path | None, typer.Option("--model", help="Checkpoint folder; the shipped `tiny` when absent.")]
+ModelOption = Annotated[Path | None, typer.Option("--model", help="Checkpoint folder; the shipped demo when absent.")]
 ConfigOption = Annotated[
     Path | None, typer.Option("--config", help="YAML file; see docs/api.md and gateway/config.py.")
 ]
@@ -45,11 +45,12 @@ def gateway(
     port: Annotated[int | None, typer.Option(min=0, max=65535)] = None,
     model_name: Annotated[str | None, typer.Option(help="Served name; the checkpoint folder's when absent.")] = None,
     config: ConfigOption = None,
+    print_config: Annotated[bool, typer.Option("--print-config", help="Print every setting as YAML and end.")] = False,
 ) -> None:
     """Run the gateway in front of one or more engines."""
     from gateway.commands import serve
 
-    raise typer.Exit(serve.gateway(config, engine, model, host, port, model_name))
+    raise typer.Exit(serve.gateway(config, engine, model, host, port, model_name, print_only=print_config))
 
 
 @app.command()
@@ -117,6 +118,19 @@ def bench_gateway(
     from gateway.bench.gateway import run
 
     raise typer.Exit(run(streams, rate, seconds, as_json))
+
+
+@bench.command("routing")
+def bench_routing(
+    trace: Annotated[Path | None, typer.Option(help="A Mooncake-format trace to simulate as well.")] = None,
+    workers: Annotated[int, typer.Option(min=1)] = 8,
+    seed: Annotated[int, typer.Option()] = 0,
+    as_json: Annotated[bool, typer.Option("--json")] = False,
+) -> None:
+    """Routing policies in a simulation: hit rate against one infinite cache, load imbalance, time to first token."""
+    from gateway.bench import routing as command
+
+    raise typer.Exit(command.run(trace, workers, seed, as_json))
 
 
 @bench.command("loadtest")

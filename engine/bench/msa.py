@@ -26,6 +26,7 @@ from engine.bench.msa_inputs import DecodeInputs, make_inputs
 from engine.bench.timing import time_graph
 from engine.msa.config import MsaConfig
 from engine.msa.kernels.sm90 import Sm90Runner, Tuning, choose
+from engine.msa.kernels.triton_decode import TritonRunner
 from engine.msa.layouts import DecodeShape
 from engine.msa.oracle_decode import attend_blocks, choice_fault, paged_block_scores, row_lengths
 from engine.msa.tolerances import TOLERANCE
@@ -37,7 +38,15 @@ BF16, E4M3 = torch.bfloat16, torch.float8_e4m3fn
 
 # (requests, tokens, fp8): the must-reach table first, then the curve.
 TARGETS = ((1, 128 * K, 0), (8, 32 * K, 0), (32, 32 * K, 0), (8, 128 * K, 1), (32, 128 * K, 0), (1, 1024 * K, 0))
-CURVE = ((1, 32 * K, 0), (8, 128 * K, 0), (1, 512 * K, 0), (1, 128 * K, 1), (32, 128 * K, 1), (8, 512 * K, 0), (128, 32 * K, 0))
+CURVE = (
+    (1, 32 * K, 0),
+    (8, 128 * K, 0),
+    (1, 512 * K, 0),
+    (1, 128 * K, 1),
+    (32, 128 * K, 1),
+    (8, 512 * K, 0),
+    (128, 32 * K, 0),
+)
 MUST_AIM = {(1, 128 * K, 0): (17, 12), (8, 32 * K, 0): (32, 26), (32, 32 * K, 0): (105, 98), (8, 128 * K, 1): (48, 40),
             (32, 128 * K, 0): (288, 282), (1, 1024 * K, 0): (76, 70)}  # fmt: skip
 
@@ -50,9 +59,13 @@ def shape_of(requests: int, tokens: int, fp8: int, groups: int = 4) -> DecodeSha
 class Ours:
     """One input set collection bound to a runner: calls by set number, for time_graph."""
 
-    def __init__(self, inputs: DecodeInputs, tuning: Tuning | None = None) -> None:
+    def __init__(self, inputs: DecodeInputs, tuning: Tuning | None = None, kernel: str = "sm90") -> None:
         self.i = inputs
-        self.runner = Sm90Runner(inputs.shape, inputs.q.device, tuning)
+        device = inputs.q.device
+        self.runner: Any = (
+            Sm90Runner(inputs.shape, device, tuning) if kernel == "sm90" else TritonRunner(inputs.shape, device)
+        )
+        self.nothing = torch.ones_like(inputs.lengths)
         shape = (inputs.shape.rows, inputs.shape.groups, inputs.shape.config.topk_blocks)
         self.blocks = [torch.full(shape, -7, dtype=torch.int32, device=inputs.q.device) for _ in range(inputs.sets)]
         self.out = torch.full_like(inputs.q[0], float("nan"))
@@ -60,6 +73,15 @@ class Ours:
 
     def read(self, s: int) -> None:
         self.runner.read(self.i.index_k, self.i.tables[s], self.i.lengths)
+
+    def empty(self, s: int) -> None:
+        """A kernel with nothing to do: what a graph node costs here."""
+        self.runner.read(self.i.index_k, self.i.tables[s], self.nothing)
+
+    def one_token(self, s: int) -> None:
+        """The attention kernel with one token to attend to: its latency without work."""
+        i = self.i
+        self.runner.attend(i.q[s], i.k, i.v, self.blocks[s], i.tables[s], self.nothing, self.out, scale=SCALE)
 
     def score(self, s: int) -> None:
         self.runner.score(self.i.index_q[s], self.i.index_k, self.i.tables[s], self.i.lengths)
@@ -74,7 +96,17 @@ class Ours:
     def step(self, s: int, blocks: torch.Tensor | None = None, lse: torch.Tensor | None = None) -> None:
         i = self.i
         self.runner.decode(
-            i.q[s], i.index_q[s], i.k, i.v, i.index_k, i.tables[s], i.lengths, self.out, scale=SCALE, blocks=blocks, lse=lse
+            i.q[s],
+            i.index_q[s],
+            i.k,
+            i.v,
+            i.index_k,
+            i.tables[s],
+            i.lengths,
+            self.out,
+            scale=SCALE,
+            blocks=blocks,
+            lse=lse,
         )
 
     def fault(self) -> str | None:
@@ -158,7 +190,7 @@ def tunings(shape: DecodeShape, sms: int) -> tuple[list[Tuning], list[Tuning]]:
         dataclasses.replace(base, attend_warps=w, cluster=c)
         for w in (4, 8)
         for c in (1, 2, 4, 8, 16)
-        if units * c <= 8 * sms
+        if sms // 4 <= units * c <= 4 * sms
     ]
     return score, attend
 
@@ -174,14 +206,23 @@ def measure(case: tuple[int, int, int], device: torch.device, args: argparse.Nam
     row["tuning"] = dataclasses.asdict(ours.runner.tuning)
     for s in range(inputs.sets):
         ours.select(s)
-    row["read"] = time_graph(ours.read, inputs.sets).us
-    for name in ("score", "attend", "step"):
-        timing = time_graph(getattr(ours, name), inputs.sets)
+    repeats = max(1, 16 // inputs.sets)
+    for name in ("empty", "read", "one_token"):
+        row[name] = time_graph(getattr(ours, name), inputs.sets, repeats=repeats).us
+    for name in ("score", "select", "attend", "step"):
+        timing = time_graph(getattr(ours, name), inputs.sets, repeats=repeats)
         row[name], row[f"{name}_spread"] = timing.us, timing.spread_us
     row["score_tbs"] = inputs.index_bytes / row["score"] / 1e6
     row["attend_tbs"] = inputs.attend_bytes / row["attend"] / 1e6
+    for early in (0, 2):
+        other = Ours(inputs, dataclasses.replace(ours.runner.tuning, early=early))
+        row[f"step_early{early}"] = time_graph(other.step, inputs.sets, repeats=repeats).us
     if args.sweep:
-        row["sweep"] = sweep(inputs)
+        row["sweep"] = sweep(inputs, repeats)
+    if args.triton:
+        other = Ours(inputs, kernel="triton")
+        row["triton_fault"] = other.fault()
+        row["triton_step"] = time_graph(other.step, inputs.sets, repeats=repeats).us
     if peer is not None:
         theirs = SGLang(inputs, peer)
         for s in range(inputs.sets):
@@ -190,7 +231,7 @@ def measure(case: tuple[int, int, int], device: torch.device, args: argparse.Nam
         ours.step(0)
         row["sglang_gap"] = ((theirs.out.float() - ours.out.float()).norm() / ours.out.float().norm()).item()
         for name in ("select", "attend", "step"):
-            row[f"sglang_{name}"] = time_graph(getattr(theirs, name), inputs.sets).us
+            row[f"sglang_{name}"] = time_graph(getattr(theirs, name), inputs.sets, repeats=repeats).us
         row["speedup"] = row["sglang_step"] / row["step"]
         if case in MUST_AIM:
             row["must"], row["aim"] = MUST_AIM[case]
@@ -198,7 +239,7 @@ def measure(case: tuple[int, int, int], device: torch.device, args: argparse.Nam
     return row
 
 
-def sweep(inputs: DecodeInputs) -> list[dict[str, Any]]:
+def sweep(inputs: DecodeInputs, repeats: int) -> list[dict[str, Any]]:
     """Every tuning worth trying: scores alone, attention alone, then whole steps of the best of both, PDL on and off."""
     sms = torch.cuda.get_device_properties(inputs.q.device).multi_processor_count
     score_tunings, attend_tunings = tunings(inputs.shape, sms)
@@ -210,7 +251,7 @@ def sweep(inputs: DecodeInputs) -> list[dict[str, Any]]:
             for s in range(inputs.sets):
                 ours.select(s)
             torch.cuda.synchronize()
-            us = time_graph(getattr(ours, what), inputs.sets, replays=9).us
+            us = time_graph(getattr(ours, what), inputs.sets, replays=9, repeats=repeats).us
         except RuntimeError as error:
             sys.stderr.write(f"{what} {tuning}: {str(error)[:150]}\n")
             return float("inf")
@@ -229,7 +270,25 @@ def sweep(inputs: DecodeInputs) -> list[dict[str, Any]]:
 
 
 def print_row(row: dict[str, Any]) -> None:
-    keys = ("floor", "read", "score", "attend", "step", "sglang_select", "sglang_attend", "sglang_step", "speedup", "must", "aim")
+    keys = (
+        "floor",
+        "empty",
+        "read",
+        "one_token",
+        "score",
+        "select",
+        "attend",
+        "step",
+        "step_early0",
+        "step_early2",
+        "triton_step",
+        "sglang_select",
+        "sglang_attend",
+        "sglang_step",
+        "speedup",
+        "must",
+        "aim",
+    )
     numbers = "  ".join(f"{k}={row[k]:.2f}" if isinstance(row[k], float) else f"{k}={row[k]}" for k in keys if k in row)
     name = f"B={row['requests']} L={row['tokens'] // K}k {'fp8' if row['fp8'] else 'bf16'}"
     print(f"{name:18s} {numbers}" + (f"  FAULT {row['fault']}" if row["fault"] else "  ok"), flush=True)
@@ -241,11 +300,18 @@ def print_row(row: dict[str, Any]) -> None:
 def check(device: torch.device, cases: Any) -> int:
     """Correctness of every kernel on every case; the number of cases with a fault."""
     bad = 0
+    if device.type == "cuda":
+        runners = {"sm90": lambda s: Sm90Runner(s, device), "triton": lambda s: TritonRunner(s, device)}
+    else:
+        runners = {"emulated": cpu_runner}
     for case in cases:
-        runner = (lambda s: Sm90Runner(s, device)) if device.type == "cuda" else cpu_runner
-        faults = check_decode(case, device, runner, seed=int(time.time()) & 0xFFFF)
-        bad += bool(faults)
-        print(f"check {case.name:24s} {'ok' if not faults else faults}", flush=True)
+        for name, runner in runners.items():
+            try:
+                faults = check_decode(case, device, runner, seed=int(time.time()) & 0xFFFF)
+            except Exception as error:
+                faults = [f"{type(error).__name__}: {str(error)[:300]}"]
+            bad += bool(faults)
+            print(f"check {name:8s} {case.name:24s} {'ok' if not faults else faults}", flush=True)
     return bad
 
 
@@ -268,6 +334,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--sweep", action="store_true", help="try launch numbers")
     parser.add_argument("--cases", type=parse_cases, help="e.g. 1x131072,8x32768fp8; default: targets and curve")
     parser.add_argument("--no-check", action="store_true", help="skip the ugly cases")
+    parser.add_argument("--triton", action="store_true", help="also our Triton kernels")
     parser.add_argument("--sglang", type=Path, help="folder of the unpacked SGLang wheel")
     parser.add_argument("--dense", action="store_true", help="also time dense attention, 32k to 1M")
     parser.add_argument("--json", type=Path, help="write everything measured here")
@@ -300,7 +367,15 @@ def main(arguments: list[str] | None = None) -> int:
             args.json.write_text(json.dumps(report, indent=1))
     if args.dense:
         report["dense"] = []
-        for requests, tokens in ((1, 32 * K), (1, 128 * K), (1, 512 * K), (1, 1024 * K), (8, 32 * K), (8, 128 * K), (32, 32 * K)):
+        for requests, tokens in (
+            (1, 32 * K),
+            (1, 128 * K),
+            (1, 512 * K),
+            (1, 1024 * K),
+            (8, 32 * K),
+            (8, 128 * K),
+            (32, 32 * K),
+        ):
             found = dense_us(requests, tokens, device)
             report["dense"].append({"requests": requests, "tokens": tokens, **found})
             print(f"dense B={requests} L={tokens // K}k {found}", flush=True)

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.api.responses import error_response
 from gateway.errors import ApiError
-from gateway.metrics import Metrics
+from gateway.metrics import Metrics, child
 
 log = logging.getLogger("catalejo.access")
 failures = logging.getLogger("catalejo.failure")
@@ -89,10 +89,10 @@ class RequestScope:
     def _finish(self, scope: Scope, context: RequestContext, status: int) -> None:
         route = getattr(scope.get("route"), "path", "unmatched")
         elapsed = perf_counter() - context.began
-        self._metrics.http_requests.labels(route, str(status or 499)).inc()
-        self._metrics.http_duration.labels(route).observe(elapsed)
+        child(self._metrics.http_requests, route, str(status or 499)).inc()
+        child(self._metrics.http_duration, route).observe(elapsed)
         if context.error_code:
-            self._metrics.errors.labels(route, context.error_code).inc()
+            child(self._metrics.errors, route, context.error_code).inc()
         if self._access_log and route not in QUIET_ROUTES:
             log.info(
                 "request",

@@ -86,12 +86,16 @@ class FileStore:
         return self._settings.max_file_bytes
 
     async def start(self) -> None:
+        """Raises ValueError, naming the setting, when there is no such store."""
         location = self._settings.location
-        if location == "local":
-            self._own_folder = Path(tempfile.mkdtemp(prefix="catalejo-files-"))
-            location = str(self._own_folder)
-        url_to_fs = importlib.import_module("fsspec.core").url_to_fs
-        self._fs, self._root = await self._run(url_to_fs, location)
+        try:
+            if location == "local":
+                self._own_folder = Path(tempfile.mkdtemp(prefix="catalejo-files-"))
+                location = str(self._own_folder)
+            url_to_fs = importlib.import_module("fsspec.core").url_to_fs
+            self._fs, self._root = await self._run(url_to_fs, location)
+        except (ImportError, OSError, ValueError) as error:
+            raise ValueError(f"media.files.location is {self._settings.location!r}: {error}") from error
         self._sweeper = asyncio.create_task(self._sweep_for_ever())
 
     async def close(self) -> None:

@@ -12,6 +12,7 @@ import ssl
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
+from gateway.errors import ApiError
 from gateway.media import preproc
 from gateway.media.budgets import RequestBudget, TenantShares
 from gateway.media.cache import Entry, Key, NegativeCache, PreparedCache, ReferenceCache
@@ -90,7 +91,11 @@ class MediaService:
     async def prepare(self, parts: Sequence[MediaPart], *, tenant: str = "default") -> list[PreparedMedia]:
         """Prepared media in the order of `parts`. Raises ApiError with `param` of the part that failed first."""
         budget = RequestBudget(self.settings.budget_of(tenant))
-        budget.check_counts(parts)
+        try:
+            budget.check_counts(parts)
+        except ApiError:
+            self.metrics.rejected.labels("request_budget").inc()
+            raise
         jobs = [(part, *self._checked(part)) for part in parts]
         places = asyncio.Semaphore(self.settings.parts_at_once)
 
@@ -128,10 +133,9 @@ class MediaService:
     ) -> Entry:
         scope = tenant if self.settings.cache_scope == "tenant" or kind == "file" else ""
         reference = await self._sources.reference(part, scope, options)
-        refused = self._negatives.get(reference)
-        if refused is not None:
+        if reference in self._negatives:
             self.metrics.negative_hits.labels(part.modality).inc()
-            raise refused
+            self._negatives.refuse(reference)
         if kind == "file":
             await self._sources.check_file(part, tenant)  # deleted or expired: gone, whatever is remembered
         key = self._references.get(reference)
@@ -177,22 +181,26 @@ class MediaService:
             self._cache.put(key, kept)
             return kept
         self.metrics.misses.labels(modality).inc()
-        if modality == "video":
-            entry = await self._videos.prepare(source.data, options)
-        else:
-            token = preproc.new_token()
-            data = source.hold().data
-            entry = await self._images.run(
-                lambda: preproc.prepare_image(data, options, self.settings, token),
-                cancel=token.cancel,
-                after=source.drop,
-            )
+        with source:
+            if modality == "video":
+                entry = await self._videos.prepare(source.data, options)
+            else:
+                entry = await self._decode_image(source, options)
         self.metrics.decodes.labels(modality).inc()
         self.metrics.seconds.labels("decode").observe(entry.seconds)
         self._cache.put(key, entry)
         if self._disk is not None:
             self._write_behind(self._disk, key, entry)
         return entry
+
+    async def _decode_image(self, source: Source, options: preproc.Options) -> Entry:
+        token = preproc.new_token()
+        data = source.hold().data  # until the thread has ended, which a cancelled caller does not wait for
+        return await self._images.run(
+            lambda: preproc.prepare_image(data, options, self.settings, token),
+            cancel=token.cancel,
+            after=source.drop,
+        )
 
     async def _from_disk(self, key: Key) -> Entry | None:
         disk = self._disk

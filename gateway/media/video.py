@@ -6,6 +6,7 @@ Their queue is their own, so a flood of videos delays videos only.
 from __future__ import annotations
 
 import importlib
+import logging
 import time
 from typing import Any
 
@@ -13,6 +14,8 @@ from gateway.media import preproc
 from gateway.media.cache import Entry
 from gateway.media.problems import MediaProblem, from_preproc
 from gateway.media.settings import MediaSettings
+
+log = logging.getLogger("catalejo.media")
 
 
 class Videos:
@@ -24,12 +27,15 @@ class Videos:
         self._pool: Any = None
 
     async def start(self) -> None:
+        """A build without the decoder, or one whose processes do not come up, serves everything but videos."""
         try:
             module = importlib.import_module("gateway.media.video_worker")
-        except ImportError:
-            return  # a build without the video decoder: every video part gets `video_unavailable`
-        self._pool = module.VideoPool(workers=self._settings.video_workers)
-        await self._pool.start()
+            pool = module.VideoPool(workers=self._settings.video_workers)
+            await pool.start()
+        except (ImportError, ValueError, OSError) as error:
+            log.warning("videos are refused: %s", error)
+            return
+        self._pool = pool
 
     async def close(self) -> None:
         if self._pool is not None:

@@ -10,6 +10,7 @@ Not here: tags and the stack of open values (tools.py)."""
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any, Final, Literal
 
@@ -19,12 +20,17 @@ Form = Literal["open", "string", "held", "object", "array"]
 Write = Callable[[str], None]
 ITEM: Final = "item"
 _STRING: Final = frozenset({"string"})
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _ARRAY: Final = frozenset({"array"})
 _NULLABLE: Final = frozenset({"string", "null"})
 
 
 def to_json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    """Compact JSON that is always encodable: lone surrogates, which the model may write as escapes, stay escapes."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    if text.isascii() or not _SURROGATE.search(text):
+        return text
+    return json.dumps(value, separators=(",", ":"))
 
 
 class Value:

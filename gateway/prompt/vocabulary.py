@@ -19,6 +19,7 @@ from typing import Any, Final
 import orjson
 from tokenizers import Tokenizer
 
+from gateway.prompt.run_cache import MIN_CHARS, RunCache
 from gateway.prompt.shadow import Shadow
 
 _BATCH_FROM_CHARS: Final = 4096
@@ -89,11 +90,14 @@ class Vocabulary:
         """Ordinary runs that come from the template alone: their ids are kept. Never text of a request."""
         self._fixed |= {text: self.encode_plain(text) for text in runs}
 
-    def encode_rendered(self, text: str) -> tuple[list[int], list[Run]]:
-        """The ids of a rendered prompt and its ordinary runs."""
+    def encode_rendered(
+        self, text: str, cache: RunCache | None = None, scope: str | None = None
+    ) -> tuple[list[int], list[Run]]:
+        """The ids of a rendered prompt and its ordinary runs. With a cache and a scope, runs seen before are not
+        encoded again."""
         pieces = list(self._cut(text))
         texts = [self.shadow.reveal(p) for p in pieces if isinstance(p, str)]
-        encoded = iter(self._encode_all(texts))
+        encoded = iter(self._encode_known(texts, cache, scope))
         plain = iter(texts)
         ids: list[int] = []
         runs: list[Run] = []
@@ -106,10 +110,22 @@ class Vocabulary:
                 runs.append(Run(start, len(ids), next(plain)))
         return ids, runs
 
+    def _encode_known(self, texts: Sequence[str], cache: RunCache | None, scope: str | None) -> list[list[int]]:
+        known: list[list[int] | None] = [self._fixed.get(t) for t in texts]
+        if cache is not None and scope is not None:
+            for i, text in enumerate(texts):
+                if known[i] is None and len(text) >= MIN_CHARS:
+                    known[i] = cache.get(scope, text)
+        missing = [i for i, ids in enumerate(known) if ids is None]
+        for i, ids in zip(missing, self._encode_all([texts[i] for i in missing]), strict=True):
+            known[i] = ids
+            if cache is not None and scope is not None:
+                cache.put(scope, texts[i], ids)
+        return [ids for ids in known if ids is not None]
+
     def _encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         if sum(map(len, texts)) < _BATCH_FROM_CHARS:
-            fixed = self._fixed
-            return [fixed[t] if t in fixed else self.encode_plain(t) for t in texts]
+            return [self.encode_plain(t) for t in texts]
         return [e.ids for e in self._plain.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     def _cut(self, text: str) -> Iterator[str | AddedToken]:

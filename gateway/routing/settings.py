@@ -25,9 +25,11 @@ class RoutingSettings(BaseModel):
     index_tokens_per_worker: int = Field(
         default=4_000_000, ge=1, description="Prefix tokens one engine is believed to cache, until it tells its size."
     )
-    pending_weight: float = Field(default=1.0, ge=0, description="Cost of a token sent and not yet computed.")
+    new_weight: float = Field(default=16.0, ge=0, description="Cost of a prompt token that is not cached there.")
     resident_weight: float = Field(default=0.02, ge=0, description="Cost of a context token of a running request.")
-    imbalance: float = Field(default=2.0, ge=1, description="A worker gets no more than this times the mean in flight.")
+    recent_weight: float = Field(default=1.5, ge=0, description="Cost of a token computed there of late.")
+    recent_s: float = Field(default=600.0, gt=0, description="Half-life of 'of late'.")
+    imbalance: float = Field(default=4.0, ge=1, description="A worker gets no more than this times the mean in flight.")
     hash_load_bound: float = Field(default=1.25, gt=1, description="Bounded load of consistent_hash.")
     health_interval_s: float = Field(default=2.0, gt=0)
     health_timeout_s: float = Field(default=3.0, gt=0)

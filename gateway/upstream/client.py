@@ -30,7 +30,7 @@ from engine.wire import (
     encode_request,
 )
 from gateway.errors import ApiError
-from gateway.metrics import Metrics
+from gateway.metrics import Metrics, child
 from gateway.upstream.settings import UpstreamSettings
 from gateway.upstream.stock import STOCK_ROUTE, StockReader, encode_stock
 
@@ -96,7 +96,7 @@ class EngineClient:
                     body = await _body(response)
                     missing = body.get("missing")
                     on_missing([h for h in missing if isinstance(h, str)] if isinstance(missing, list) else known_media)
-                    self._metrics.upstream_retries.labels(self.name, "missing_media").inc()
+                    child(self._metrics.upstream_retries, self.name, "missing_media").inc()
                     response = await self._post(request)
         except TimeoutError:
             self._count("timeout")
@@ -111,7 +111,7 @@ class EngineClient:
 
     async def abort(self, rid: str, reason: str) -> None:
         """Asks the engine to end `rid`; its stream then tells usage and finishes. Failure is harmless: see close."""
-        self._metrics.upstream_aborts.labels(self.name, reason).inc()
+        child(self._metrics.upstream_aborts, self.name, reason).inc()
         try:
             async with asyncio.timeout(self._settings.abort_wait_s):
                 async with self._session.post(
@@ -149,7 +149,7 @@ class EngineClient:
         timeout = self._stock_timeout if self.stock else self._timeout
         if request.traceparent:
             headers["traceparent"] = request.traceparent
-        self._metrics.upstream_bytes.labels(self.name).inc(size)
+        child(self._metrics.upstream_bytes, self.name).inc(size)
         for last in (False, True):
             body = b"".join(buffers) if size < JOIN_BELOW_BYTES else _slices(buffers)
             try:
@@ -157,11 +157,11 @@ class EngineClient:
             except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as e:
                 if last or isinstance(e, aiohttp.ClientConnectorError):
                     raise
-                self._metrics.upstream_retries.labels(self.name, "stale_connection").inc()
+                child(self._metrics.upstream_retries, self.name, "stale_connection").inc()
         raise AssertionError("unreachable")
 
     def _count(self, status: str) -> None:
-        self._metrics.upstream_requests.labels(self.name, status).inc()
+        child(self._metrics.upstream_requests, self.name, status).inc()
 
 
 class EngineUnreachable(ApiError):

@@ -213,7 +213,7 @@ fn video_options(
 #[cfg(feature = "video")]
 #[pyfunction]
 #[pyo3(signature = (data, *, fps=None, max_frames=None, max_long_side_pixel=None, rows="u8", max_bytes=VIDEO_MAX_BYTES,
-                    max_volume=VIDEO_VOLUME_PIXELS, deadline_s=VIDEO_DEADLINE_S, threads=1, cancel=None))]
+                    max_volume=VIDEO_VOLUME_PIXELS, deadline_s=VIDEO_DEADLINE_S, threads=1, exhaustive=false, cancel=None))]
 #[allow(clippy::too_many_arguments, reason = "keyword arguments of the Python function")]
 fn prepare_video(
     py: Python<'_>,
@@ -226,6 +226,7 @@ fn prepare_video(
     max_volume: u64,
     deadline_s: f64,
     threads: u32,
+    exhaustive: bool,
     cancel: Option<&PyCancelToken>,
 ) -> PyResult<Prepared> {
     let options = VideoOptions {
@@ -233,6 +234,7 @@ fn prepare_video(
         max_volume,
         deadline_s,
         threads,
+        exhaustive,
         ..video_options(py, fps, max_frames, max_long_side_pixel, rows)?
     };
     let token = cancel.map(|c| c.0.clone()).unwrap_or_default();

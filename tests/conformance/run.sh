@@ -24,7 +24,8 @@ environment() { # NAME LOCK
 clients() { # VENV FOLDER, then more arguments for pytest
   local venv=$1 folder=$2
   shift 2
-  "$venv/bin/python" -m pytest -c tests/conformance/pytest.ini --rootdir . -p no:cacheprovider -q "$folder" "$@"
+  "$venv/bin/python" -m pytest -c tests/conformance/pytest.ini --rootdir . --confcutdir "$folder" \
+    -p no:cacheprovider -q "$folder" "$@"
 }
 
 environment .venv-conformance requirements/conformance.txt

@@ -41,9 +41,11 @@ def free_port() -> int:
 
 
 class Stack:
-    def __init__(self, **environment: str) -> None:
-        """`environment`: more of the gateway's settings, without the prefix: API__KEEP_ALIVE_S="1"."""
+    def __init__(self, *engine_options: str, **environment: str) -> None:
+        """`engine_options`: of the mock engine's command line. `environment`: more of the gateway's settings, without
+        the prefix: API__KEEP_ALIVE_S="1"."""
         self.key = KEY
+        self._engine_options = engine_options
         self.model = MODEL
         self.image_port = free_port()
         self._environment = {
@@ -61,7 +63,8 @@ class Stack:
         self.mock = f"http://127.0.0.1:{engine}"
         self.url = f"http://127.0.0.1:{gateway}"
         try:
-            self._start(["tests.mock_engine", "--port", str(engine), "--model", str(TINY)], f"{self.mock}/health")
+            mock = ["tests.mock_engine", "--port", str(engine), "--model", str(TINY), *self._engine_options]
+            self._start(mock, f"{self.mock}/health")
             command = ["gateway.cli", "gateway", "--engine", self.mock, "--model", str(TINY)]
             self._start([*command, "--model-name", MODEL, "--port", str(gateway)], f"{self.url}/ready")
         except BaseException:

@@ -19,6 +19,7 @@ from engine.msa.layouts import DecodeShape, PageTable
 LOG2_E = math.log2(math.e)
 CANDIDATES = 16
 MAX_COLUMNS = 32
+MAX_SCORE_CTAS = 288
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,10 @@ class Tuning:
     attend_warps: int
     cluster: int
     pdl: bool = True
+    early: int = 1
+    """What `score` may read before the kernel before it has finished: 0 nothing, 1 page table and lengths, 2 also the
+    keys of complete blocks. 1 asks that the kernel just before writes neither; 2 that it writes only the current token's
+    keys (with several query rows 2 is taken as 1, since a row's token can complete a block that a later row scores)."""
 
 
 def choose(shape: DecodeShape, multiprocessors: int) -> Tuning:
@@ -71,14 +76,19 @@ class Sm90Runner:
         self.tuning = tuning or choose(shape, sms)
         self.lib = native.load(self.emulated)
         self.device = device
-        entries = (self.tuning.score_ctas + shape.requests) * shape.queries * shape.groups * CANDIDATES
-        self.workspace = torch.zeros(3, entries, dtype=torch.int32, device=device)
+        entries = self.tuning.score_ctas + shape.requests
+        size = entries * shape.queries * shape.groups * CANDIDATES
+        self.workspace = torch.zeros(
+            3, size, dtype=torch.int32, device=device
+        )  # two parts key and page, one part block
         config = shape.config
         self._score, self._attend = native.CScore(), native.CAttend()
         for c in (self._score, self._attend):
-            c.candidate_key, c.candidate_block, c.candidate_page = (part.data_ptr() for part in self.workspace)
+            c.candidates.key_page, c.candidates.block = self.workspace.data_ptr(), self.workspace[2].data_ptr()
+            c.candidates.entries = entries
             c.groups, c.topk = shape.groups, config.topk_blocks
-            c.init_blocks, c.local_blocks = config.init_blocks, config.local_blocks
+        self._score.init_blocks, self._score.local_blocks = config.init_blocks, config.local_blocks
+        self._score.early = min(self.tuning.early, 1) if shape.queries > 1 else self.tuning.early
         self._attend.heads, self._attend.score_ctas = shape.heads, self.tuning.score_ctas
         self._query_code = native.TYPE_CODES[shape.query_dtype]
 

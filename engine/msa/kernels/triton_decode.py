@@ -70,8 +70,9 @@ def _score_kernel(
     token = tl.arange(0, BLOCK)
     slot = tl.arange(0, K)
     best = tl.zeros([COLUMNS, K], tl.int64) + EMPTY + slot[None, :]  # distinct, so that one slot is the lowest
+    zero = tl.full([], 0, tl.int64)
     for block in range(begin, end):
-        page = (tl.load(pages + block.to(tl.int64) * step) >> shift).to(tl.int64)
+        page = (tl.load(pages + (zero + block) * step) >> shift).to(tl.int64)
         key = tl.load(keys + page * page_stride + token[:, None] * D + d[None, :]).to(MATH)
         score = tl.max(tl.dot(q, tl.trans(key)), axis=1) + 0.0  # [COLUMNS]
         score = tl.where(score == score, score, float("-inf"))
@@ -80,7 +81,7 @@ def _score_kernel(
         order = tl.where(block > own - LOCAL, 0x7FFFFFFE, order)
         if INIT > 0:
             order = tl.where(block < INIT, 0x7FFFFFFF, order)
-        packed = (order << 32) | (MAX_ID - block).to(tl.int64)
+        packed = (order << 32) | (zero + MAX_ID - block)
         packed = tl.where(block < own, packed, EMPTY)
         lowest = tl.min(best, axis=1)
         replace = (best == lowest[:, None]) & (packed > lowest)[:, None]
@@ -196,7 +197,9 @@ def _merge_kernel(
     at = row.to(tl.int64) * output_row_stride + (group * GQA + head)[:, None] * output_head_stride + d[None, :]
     tl.store(output + at, out.to(output.dtype.element_ty), mask=(head < GQA)[:, None])
     if HAS_LSE:
-        value = tl.where(total > 0, (top + tl.log2(tl.where(total > 0, total, 1.0))) * 0.6931471805599453, float("-inf"))
+        value = tl.where(
+            total > 0, (top + tl.log2(tl.where(total > 0, total, 1.0))) * 0.6931471805599453, float("-inf")
+        )
         tl.store(lse + row.to(tl.int64) * (GROUPS * GQA) + group * GQA + head, value, mask=head < GQA)
 
 
@@ -228,7 +231,9 @@ class TritonRunner:
     def __init__(self, shape: DecodeShape, device: torch.device, *, programs: int | None = None) -> None:
         self.shape, self.device = shape, device
         if programs is None:
-            programs = 8 * torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
+            programs = (
+                8 * torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
+            )
         config = shape.config
         self.slots = triton.next_power_of_2(config.topk_blocks)
         self.chunks = max(1, min(256, 1 << (max(1, programs // shape.requests).bit_length() - 1)))

@@ -5,7 +5,7 @@ Not here: how roles, tools and past calls are rendered (gateway/prompt)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gateway.api.chat.protocol import (
@@ -23,6 +23,26 @@ from gateway.api.chat.protocol import (
 from gateway.media.types import MediaPart
 
 AnyPart = TextPart | ImagePart | VideoPart | FilePart | RefusalPart
+
+
+def put_back_urls(request: ChatRequest, resolve: Callable[[str], str]) -> int:
+    """Gives every media URL to `resolve`; returns how many it changed."""
+    changed = 0
+    holder: ImagePart | ImageUrl | VideoPart | VideoUrl
+    for message in request.messages:
+        for part in message.content if isinstance(message.content, list) else ():
+            if isinstance(part, ImagePart):
+                holder, name = (part, "image_url") if isinstance(part.image_url, str) else (part.image_url, "url")
+            elif isinstance(part, VideoPart):
+                holder, name = (part, "video_url") if isinstance(part.video_url, str) else (part.video_url, "url")
+            else:
+                continue
+            before = getattr(holder, name)
+            after = resolve(before)
+            if after is not before:
+                setattr(holder, name, after)
+                changed += 1
+    return changed
 
 
 class MessageMapper:

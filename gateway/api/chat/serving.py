@@ -12,7 +12,7 @@ import orjson
 
 from engine.wire import Grammar
 from gateway.api.body import parse
-from gateway.api.chat.messages import MessageMapper
+from gateway.api.chat.messages import MessageMapper, put_back_urls
 from gateway.api.chat.protocol import ChatRequest, NamedTool
 from gateway.api.chat.stream import ChunkStyle
 from gateway.api.chat.thinking import template_kwargs, thinking_mode
@@ -24,6 +24,7 @@ from gateway.api.generation.pipeline import Pipeline
 from gateway.api.generation.plan import Plan
 from gateway.api.generation.run import Run, Update
 from gateway.api.generation.sampling import priority_of, sampling_of
+from gateway.api.large import parse_large
 from gateway.api.models.names import ModelNames
 from gateway.api.settings import ApiSettings
 from gateway.errors import ApiError
@@ -59,7 +60,7 @@ class ChatService:
     async def read(self, body: bytes) -> ChatRequest:
         """1. Bytes -> a checked request."""
         if len(body) > self.settings.offload_bytes:
-            request = await asyncio.to_thread(parse, ChatRequest, body)
+            request = await asyncio.to_thread(parse_large, ChatRequest, body, put_back_urls)
         else:
             request = parse(ChatRequest, body)
         self._names.check(request.model)
@@ -68,16 +69,16 @@ class ChatService:
 
     async def open(self, request: ChatRequest, body_bytes: int, context: RequestContext) -> Run:
         """2-6. Admission, prompt, media, routing, engine."""
-        plan = self.plan(request, large=body_bytes > self.settings.offload_bytes)
+        plan = self.plan(request, large=body_bytes > self.settings.offload_bytes, tenant=context.tenant)
         context.notes.update(model=self._names.served, stream=bool(request.stream), n=plan.n, media=len(plan.media))
         return await self._pipeline.open(plan, context)
 
-    async def prompt_ids(self, request: ChatRequest, body_bytes: int) -> list[int]:
+    async def prompt_ids(self, request: ChatRequest, body_bytes: int, tenant: str) -> list[int]:
         """The prompt alone, one placeholder per media part."""
-        plan = self.plan(request, large=body_bytes > self.settings.offload_bytes)
+        plan = self.plan(request, large=body_bytes > self.settings.offload_bytes, tenant=tenant)
         return (await asyncio.to_thread(plan.render) if plan.large else plan.render()).ids
 
-    def plan(self, request: ChatRequest, *, large: bool) -> Plan:
+    def plan(self, request: ChatRequest, *, large: bool, tenant: str) -> Plan:
         """Everything decided before anything is done. Raises ApiError."""
         from gateway.prompt import output_grammar
 
@@ -99,6 +100,7 @@ class ChatService:
                 add_generation_prompt=request.add_generation_prompt is not False,
                 continue_final_message=continued,
                 template_kwargs=template_kwargs(request),
+                scope=tenant,
             )
 
         def parser(rendered: RenderedPrompt) -> OutputParser:

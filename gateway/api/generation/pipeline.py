@@ -21,7 +21,7 @@ from gateway.api.context import RequestContext
 from gateway.api.generation.plan import Plan
 from gateway.api.generation.run import Run
 from gateway.errors import ApiError
-from gateway.metrics import Metrics
+from gateway.metrics import Metrics, child
 from gateway.routing.router import Router
 from gateway.routing.worker import Worker
 from gateway.upstream.client import EngineUnreachable, GenerationStream
@@ -107,7 +107,7 @@ class Pipeline:
             parsers = [plan.parser(rendered) for _ in range(plan.n)]
             self._metrics.overhead.observe(perf_counter() - context.began - media_s)
             stream = await self._send(request, plan.session, resources)
-            self._metrics.prompt_tokens.labels(self._model_name).observe(len(ids))
+            child(self._metrics.prompt_tokens, self._model_name).observe(len(ids))
             return Run(
                 stream,
                 parsers,
@@ -125,7 +125,7 @@ class Pipeline:
         try:
             return await asyncio.to_thread(work) if large else work()
         finally:
-            self._metrics.steps.labels(step).observe(perf_counter() - began)
+            child(self._metrics.steps, step).observe(perf_counter() - began)
 
     async def _expand(self, rendered: RenderedPrompt, media: list[PreparedMedia]) -> tuple[Any, list[Item]]:
         if not media:
@@ -194,7 +194,7 @@ class Pipeline:
                 tried.add(worker.name)
                 if len(tried) >= min(ENGINE_TRIES, len(self._router.workers)):
                     raise
-                self._metrics.upstream_retries.labels(worker.name, "unreachable").inc()
+                child(self._metrics.upstream_retries, worker.name, "unreachable").inc()
 
     async def _open(self, worker: Worker, request: GenerateRequest) -> GenerationStream:
         try:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Literal
 from engine.wire import Failure, Finish, Reply, Tokens
 from gateway.api.context import RequestContext
 from gateway.errors import ERRORS, ApiError
-from gateway.metrics import Metrics
+from gateway.metrics import Metrics, child
 from gateway.parsing.events import Event, StopMatched
 from gateway.upstream.client import GenerationStream
 
@@ -84,7 +84,7 @@ class Run:
         async for replies in self._stream.batches():
             if self._first is None:
                 self._first = perf_counter()
-                self._metrics.ttft.labels(self._model).observe(self._first - self._context.began)
+                child(self._metrics.ttft, self._model).observe(self._first - self._context.began)
             out: list[Update] = []
             failure: ApiError | None = None
             try:
@@ -128,7 +128,7 @@ class Run:
                 reason: FinishReason = "stop" if choice.parser.stopped is not None else kind
                 self._finish(index, choice, reason, events, out, matched)
             case Failure(code, message, _):
-                self._metrics.upstream_failures.labels(self._stream.client.name, "engine_error").inc()
+                child(self._metrics.upstream_failures, self._stream.client.name, "engine_error").inc()
                 known = code if code in ERRORS and ERRORS[code][0] >= 500 else "engine_error"
                 raise ApiError(known, f"the engine failed: {message}")
 
@@ -148,7 +148,7 @@ class Run:
     ) -> None:
         choice.finish = reason
         self._open -= 1
-        self._metrics.finishes.labels(self._model, reason).inc()
+        child(self._metrics.finishes, self._model, reason).inc()
         out.append(Update(index, events, reason, choice.parser.stopped or matched))
 
     async def _collect_usage(self) -> None:
@@ -171,7 +171,7 @@ class Run:
             return
         self._closed = True
         if not self._stream.finished:
-            self._metrics.upstream_aborts.labels(self._stream.client.name, "closed").inc()
+            child(self._metrics.upstream_aborts, self._stream.client.name, "closed").inc()
         self._account()
         self._stream.close()
         await self._resources.aclose()
@@ -186,10 +186,10 @@ class Run:
             ("cached_input", self.cached_tokens),
             ("reasoning", reasoning),
         ):
-            self._metrics.tokens.labels(model, kind).inc(value)
+            child(self._metrics.tokens, model, kind).inc(value)
         if self._first is not None and count > 1:
-            self._metrics.tpot.labels(model).observe((now - self._first) / (count - 1))
-        self._metrics.generation_duration.labels(model).observe(now - self._context.began)
+            child(self._metrics.tpot, model).observe((now - self._first) / (count - 1))
+        child(self._metrics.generation_duration, model).observe(now - self._context.began)
         self._context.notes.update(
             prompt_tokens=self.prompt_tokens,
             completion_tokens=count,

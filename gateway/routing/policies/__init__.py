@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from time import monotonic
+
 from gateway.routing.policies.base import Candidate, Choice, Policy, RouteRequest
 from gateway.routing.policies.consistent_hash import ConsistentHash
 from gateway.routing.policies.prefix_aware import PrefixAware
@@ -12,7 +15,7 @@ from gateway.routing.settings import RoutingSettings
 __all__ = ["Candidate", "Choice", "Policy", "RouteRequest", "make_policy"]
 
 
-def make_policy(settings: RoutingSettings) -> Policy:
+def make_policy(settings: RoutingSettings, clock: Callable[[], float] = monotonic) -> Policy:
     match settings.policy:
         case "round_robin":
             return RoundRobin()
@@ -26,7 +29,10 @@ def make_policy(settings: RoutingSettings) -> Policy:
             blocks = settings.index_tokens_per_worker // settings.block_tokens
             return PrefixAware(
                 PrefixIndex(max(1, blocks)),
-                pending_weight=settings.pending_weight,
+                new_weight=settings.new_weight,
                 resident_weight=settings.resident_weight,
+                recent_weight=settings.recent_weight,
+                recent_s=settings.recent_s,
                 imbalance=settings.imbalance,
+                clock=clock,
             )

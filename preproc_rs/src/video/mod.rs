@@ -35,6 +35,8 @@ pub struct VideoOptions {
     pub max_volume: u64,
     pub deadline_s: f64,
     pub threads: u32,
+    /// Decode every frame, also those nothing needs.
+    pub exhaustive: bool,
 }
 
 impl Default for VideoOptions {
@@ -48,6 +50,7 @@ impl Default for VideoOptions {
             max_volume: VIDEO_VOLUME_PIXELS,
             deadline_s: VIDEO_DEADLINE_S,
             threads: 1,
+            exhaustive: false,
         }
     }
 }
@@ -168,14 +171,17 @@ pub fn prepare_video(data: &[u8], options: &VideoOptions, cancel: &CancelToken) 
     if u64::from(info.width) * u64::from(info.height) > VIDEO_MAX_FRAME_PIXELS {
         return Err(too_many_pixels(info.width, info.height));
     }
+    if info.width == 0 || info.height == 0 {
+        bail!(Corrupt, "the video stream has no readable header (no key frame was found)");
+    }
     let turn = Orientation { transposed: info.transposed, flip_x: info.flip_x, flip_y: info.flip_y };
     let (width, height) = if turn.transposed { (info.height, info.width) } else { (info.width, info.height) };
     let size = options.rule.resized(height, width)?;
     let plan = Plan::read(&mut video, &info, options, size)?;
     let reading = start.elapsed();
 
-    let mut writer = decode(&mut video, &info, &plan, options, size, true)?;
-    if writer.taken.len() < plan.wanted.len() && plan.skips() {
+    let mut writer = decode(&mut video, &info, &plan, options, size, !options.exhaustive)?;
+    if !options.exhaustive && writer.taken.len() < plan.wanted.len() && plan.skips() {
         writer = decode(&mut video, &info, &plan, options, size, false)?;
     }
     if writer.taken.is_empty() || 2 * writer.taken.len() < plan.wanted.len() {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import httpx2
 import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
@@ -21,12 +22,11 @@ def test_timeout_during_prefill(stack: Stack, stream: bool) -> None:
     client = OpenAI(base_url=f"{stack.url}/v1", api_key=stack.key, max_retries=0, timeout=0.5)
 
     def ask() -> None:
-        answer = client.chat.completions.create(model=stack.model, messages=HELLO, stream=stream)
-        list(answer)
+        list(client.chat.completions.create(model=stack.model, messages=HELLO, stream=stream))
 
-    with pytest.raises((openai.APITimeoutError, openai.APIError, Exception)) as caught:
+    # Streamed, the response has begun: the client then hands on its transport's own timeout.
+    with pytest.raises((openai.APITimeoutError, httpx2.ReadTimeout)):
         ask()
-    assert "time" in str(caught.value).lower()
     [abort] = stack.aborts()
     assert abort["phase"] == "prefill"
 

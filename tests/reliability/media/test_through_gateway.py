@@ -110,3 +110,20 @@ async def test_refusals_do_not_repeat_the_address(name: str) -> None:
         answer = await stack.chat(with_picture(f"http://{name}/latest/meta-data/iam"))
         assert answer.status == 400
         assert name not in answer.error["message"] and "iam" not in answer.error["message"]
+
+
+async def test_the_openai_client_uploads_lists_reads_and_deletes() -> None:
+    from openai import AsyncOpenAI, NotFoundError
+
+    picture = png(90, 60)
+    async with Stack(SAY) as stack:
+        async with AsyncOpenAI(base_url=f"{stack.url}/v1", api_key="none", max_retries=0) as client:
+            made = await client.files.create(file=("shot.png", picture), purpose="vision")
+            assert (made.bytes, made.purpose, made.filename) == (len(picture), "vision", "shot.png")
+            assert [f.id async for f in client.files.list()] == [made.id]
+            assert (await client.files.retrieve(made.id)).id == made.id
+            assert (await client.files.content(made.id)).content == picture
+            assert (await client.files.delete(made.id)).deleted
+            with pytest.raises(NotFoundError) as caught:
+                await client.files.retrieve(made.id)
+            assert caught.value.code == "file_not_found"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -205,3 +206,13 @@ async def test_uploads_at_once_are_bounded_and_places_come_back() -> None:
         await asyncio.sleep(0)
         store.end(await store.begin("late"))
         assert store._uploading == {}
+
+
+@pytest.mark.parametrize("location", ["nosuchprotocol://x", "s3://bucket/prefix"])
+async def test_a_store_that_cannot_be_opened_stops_the_start_and_names_the_setting(location: str) -> None:
+    if location.startswith("s3") and importlib.util.find_spec("s3fs"):
+        pytest.skip("s3fs is installed here")
+    store = FileStore(FileSettings(location=location), MediaMetrics())
+    with pytest.raises(ValueError, match=r"media\.files\.location"):
+        await store.start()
+    await store.close()

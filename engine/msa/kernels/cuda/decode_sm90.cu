@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(K::kThreads, K::kMinCtas) kernel(const __grid_
   K::run(p, smem);
 }
 template <typename K>
-__global__ void __launch_bounds__(K::kThreads) cluster_kernel(const __grid_constant__ AttendParams p, int cluster) {
+__global__ void __launch_bounds__(K::kThreads, 8 / (K::kThreads / 32)) cluster_kernel(const __grid_constant__ AttendParams p, int cluster) {
   extern __shared__ __align__(16) char smem[];
   K::run(p, smem, cluster);
 }
@@ -38,9 +38,11 @@ static int launch_any(F* f, int grid, int threads, size_t smem, int cluster, int
   for (; slot < 64 && prepared[slot]; slot++) seen |= prepared[slot] == f;
   if (!seen) {
     cudaError_t e = cudaFuncSetAttribute(f, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(smem));
-    if (e == cudaSuccess && cluster > 8) e = cudaFuncSetAttribute(f, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+    // One carve-out for all: kernels with different ones cannot share a multiprocessor, nor follow without draining it.
+    if (e == cudaSuccess) e = cudaFuncSetAttribute(f, cudaFuncAttributePreferredSharedMemoryCarveout, 100);
+    if (e == cudaSuccess) e = cudaFuncSetAttribute(f, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
     if (e != cudaSuccess) return e;
-    if (slot < 64 && cluster <= 8) prepared[slot] = f;
+    if (slot < 64) prepared[slot] = f;
   }
   cudaLaunchAttribute attributes[2];
   unsigned n = 0;

@@ -13,6 +13,8 @@
 #define MSA_DEVICE __device__ __forceinline__
 #define MSA_DEVICE_CALL __device__ __noinline__
 #define MSA_UNROLL _Pragma("unroll")
+#define MSA_UNROLL_4 _Pragma("unroll 4")
+#define MSA_UNROLL_8 _Pragma("unroll 8")
 #define MSA_NO_UNROLL _Pragma("unroll 1")
 #endif
 
@@ -56,14 +58,30 @@ MSA_DEVICE void grid_trigger() { asm volatile("griddepcontrol.launch_dependents;
 MSA_DEVICE void cluster_sync() {
   asm volatile("barrier.cluster.arrive.aligned;\n barrier.cluster.wait.aligned;" ::: "memory");
 }
-// Reads a float of CTA `rank` of the cluster, at the address that `p` has in this CTA's shared memory.
-MSA_DEVICE float cluster_load(const float* p, int rank) {
+// Reads of CTA `rank` of the cluster, at the address that `p` has in this CTA's shared memory.
+MSA_DEVICE uint32_t cluster_address(const void* p, int rank) {
   uint32_t local = static_cast<uint32_t>(__cvta_generic_to_shared(p)), remote;
-  float v;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(local), "r"(rank));
-  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v) : "r"(remote));
+  return remote;
+}
+MSA_DEVICE float4 cluster_load(const float4* p, int rank) {
+  float4 v;
+  asm volatile("ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(cluster_address(p, rank)));
   return v;
 }
+MSA_DEVICE float2 cluster_load(const float2* p, int rank) {
+  float2 v;
+  asm volatile("ld.shared::cluster.v2.f32 {%0,%1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(cluster_address(p, rank)));
+  return v;
+}
+// Copies 16 bytes, or 16 zeros when not `in`, in the background; groups of copies complete in the order of commits.
+MSA_DEVICE void copy_async(void* to_smem, const void* from, bool in) {
+  uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(to_smem));
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(in ? 16 : 0) : "memory");
+}
+MSA_DEVICE void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int PENDING>
+MSA_DEVICE void copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory"); }
 // 16 bytes that this kernel reads once and nobody writes meanwhile.
 MSA_DEVICE uint4 load_stream(const void* p) {
   uint4 v;

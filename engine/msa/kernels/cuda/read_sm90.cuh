@@ -24,7 +24,7 @@ struct Read {
       MSA_UNROLL
       for (int j = 0; j < 16; j++) seen |= part[j].x & part[j].y & part[j].z & part[j].w;
     }
-    if (seen == 0x12345678u) p.candidate_key[0] = seen;  // keeps the loads alive
+    if (seen == 0x12345678u) p.candidates.block[0] = static_cast<int>(seen);  // keeps the loads alive
   }
 };
 

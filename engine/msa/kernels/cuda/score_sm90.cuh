@@ -2,7 +2,7 @@
 //
 //   in   query      [requests * queries, groups, 128]  16-bit, row and head strides in elements
 //        keys       [pages, 128, 128]  bf16, fp16 or e4m3; a page is contiguous up to its page stride (bytes)
-//   out  candidates [ctas + requests, queries * groups, 16]: ordered score (0: none), logical block, page
+//   out  candidates (select.cuh): the best 16 blocks of every split of every request, per column = query row x group
 //
 // A query's own block is always chosen and later blocks are not causal, so only complete blocks before it are scored:
 // no key is ever masked, and the last page, with whatever lies behind its end, is never read here.
@@ -21,12 +21,12 @@ struct ScoreParams {
   int64_t query_row_stride, query_head_stride;  // elements
   const void* keys;
   int64_t page_stride;  // bytes
-  uint32_t* candidate_key;
-  int32_t* candidate_block;
-  int32_t* candidate_page;
+  Candidates candidates;
   PageTable table;
   Lengths lengths;
   int32_t groups, topk, init_blocks, local_blocks;
+  int32_t early, pad;  // what may be read before the grid before this one has finished: 0 nothing, 1 table and lengths,
+                       // 2 also keys of complete blocks (only with one query row per request)
 };
 
 template <int KD, int QD, int NT, int WARPS>  // key type, query type, tiles of 8 query columns, warps
@@ -37,16 +37,17 @@ struct Score {
   static constexpr int kUnitsPerPage = kBlock / kUnit;
   static constexpr int kColumns = 8 * NT;
   static constexpr int kRound = NT >= 4 ? 256 : 512;                     // pages between two selections
-  static constexpr int kScratch = 16 * ((kRound + kTopK + 31) / 32);     // numbers, see warp_select
+  static constexpr int kScratch = select_scratch(kRound + kTopK);
   static constexpr int kChunks = Storage<KD>::kChunks;
   static constexpr bool kQueryInSmem = NT >= 4;                          // else 16 registers per tile
 
-  struct Smem {
+  struct alignas(16) Smem {
     uint64_t scratch[WARPS][kScratch];
     uint64_t picked[WARPS][kTopK];
     uint2 query[kQueryInSmem ? NT : 1][8][32];
-    uint32_t key[kRound][kColumns];
+    uint32_t key[kColumns][kRound + 1];  // 1 more against bank conflicts
     int32_t page[kRound];
+    int32_t own[kColumns];
     uint32_t kept_key[kColumns][kTopK];
     int32_t kept_block[kColumns][kTopK], kept_page[kColumns][kTopK];
   };
@@ -63,19 +64,25 @@ struct Score {
 
   MSA_DEVICE static void run(const ScoreParams& p, char* memory) {
     Smem& sm = *reinterpret_cast<Smem*>(memory);
-    grid_wait();
-    grid_trigger();
+    bool waited = p.early == 0;
+    if (waited) await_inputs();
     Partition partition(p.lengths, p.topk, grid_size());
-    if (partition.total == 0) return;
     for (int base = 0; base < p.lengths.requests; base += 32) {
       Share mine = partition.next(p.lengths, p.topk, base);
       bool here = mine.blocks > 0 && bid() >= mine.first && bid() < mine.first + mine.splits;
       for (uint32_t left = ballot(here); left; left &= left - 1) {
         int from = first_bit(left);
         Share s{shfl(mine.blocks, from), shfl(mine.first, from), shfl(mine.splits, from)};
-        segment(p, sm, base + from, s);
+        segment(p, sm, base + from, s, waited);
       }
     }
+    if (!waited) await_inputs();  // a grid that never waits could end before the one it follows
+  }
+
+  // After this the inputs are there, and so the grid after this one may be set up and read what this one may.
+  MSA_DEVICE static void await_inputs() {
+    grid_wait();
+    grid_trigger();
   }
 
   // Keys of candidates of column `col`: what this row may not choose becomes 0, forced blocks rise to the top.
@@ -86,19 +93,16 @@ struct Score {
     return key;
   }
 
-  MSA_DEVICE static void segment(const ScoreParams& p, Smem& sm, int request, Share share) {
+  MSA_DEVICE static void segment(const ScoreParams& p, Smem& sm, int request, Share share, bool& waited) {
     const int columns = p.lengths.queries * p.groups, split = bid() - share.first;
     const int begin = share_begin(share.blocks, share.splits, split);
     const int end = share_begin(share.blocks, share.splits, split + 1);
     const int slots = share_slots(share.blocks, share.splits);
     const int32_t* table = table_row(p.table, request);
-    const int64_t entry = share.first + request + split;
-    auto own_block = [&](int col) { return (row_length(p.lengths, request, col / p.groups) - 1) >> 7; };
     auto put = [&](int col, int slot, uint32_t key, int block, int page) {
-      int64_t at = (entry * columns + col) * kTopK + slot;
-      p.candidate_key[at] = key;
-      p.candidate_block[at] = block;
-      p.candidate_page[at] = page;
+      int64_t at = candidate_base(p.candidates, request, col, share) + split * slots + slot;
+      p.candidates.key_page[at] = uint2{key, static_cast<uint32_t>(page)};
+      p.candidates.block[at] = block;
     };
 
     int kept = 0;  // entries of the kept list, the same for every column
@@ -106,23 +110,25 @@ struct Score {
       const int count = end - from < kRound ? end - from : kRound;
       cta_sync();  // readers of the round before are done
       for (int i = tid(); i < count; i += kThreads) sm.page[i] = page_of(p.table, table, from + i);
-      for (int i = tid(); i < count * kColumns; i += kThreads) sm.key[i / kColumns][i % kColumns] = 0;
+      for (int i = tid(); i < count * kColumns; i += kThreads) sm.key[i % kColumns][i / kColumns] = 0;
+      if (tid() < kColumns) sm.own[tid()] = tid() < columns ? (row_length(p.lengths, request, tid() / p.groups) - 1) >> 7 : 0;
       cta_sync();
-      score_round(p, sm, request, count);
+      score_round(p, sm, request, count, waited);
+      waited = true;
       cta_sync();
       if (end - begin <= kTopK) {  // every block of the share is a candidate
         for (int i = tid(); i < columns * slots; i += kThreads) {
           int col = i / slots, slot = i % slots;
-          if (slot < count) put(col, slot, judged(p, own_block(col), from + slot, sm.key[slot][col]), from + slot, sm.page[slot]);
+          if (slot < count) put(col, slot, judged(p, sm.own[col], from + slot, sm.key[col][slot]), from + slot, sm.page[slot]);
           else put(col, slot, 0, 0, 0);
         }
         return;
       }
       const int pool = kept + count;
       for (int col = warp(); col < columns; col += WARPS) {
-        int own = own_block(col);
+        int own = sm.own[col];
         auto key = [&](int i) {
-          return i < kept ? sm.kept_key[col][i] : judged(p, own, from + i - kept, sm.key[i - kept][col]);
+          return i < kept ? sm.kept_key[col][i] : judged(p, own, from + i - kept, sm.key[col][i - kept]);
         };
         int n = warp_select(pool, kTopK, key, sm.scratch[warp()], sm.picked[warp()]);
         uint64_t best = lane() < n ? sm.picked[warp()][lane()] : 0;
@@ -146,8 +152,23 @@ struct Score {
 
   // Scores of the `count` pages in sm.page into sm.key.
   // Not inlined: its 64 to 96 operand registers then do not compete with the state of the walk around it.
-  MSA_DEVICE_CALL static void score_round(const ScoreParams& p, Smem& sm, int request, int count) {
+  MSA_DEVICE_CALL static void score_round(const ScoreParams& p, Smem& sm, int request, int count, bool waited) {
     const int columns = p.lengths.queries * p.groups;
+    constexpr int tile_bytes = 16 * kDim * Storage<KD>::kBytes;
+    const int units = count * kUnitsPerPage;
+    auto rows_of = [&](int unit) {
+      return static_cast<const char*>(p.keys) + sm.page[unit / kUnitsPerPage] * p.page_stride +
+             (unit % kUnitsPerPage) * kTiles * tile_bytes;
+    };
+    if (!waited && p.early < 2) await_inputs();
+    uint4 tile[kTiles][2][kChunks];
+    int unit = warp();
+    if (unit < units) {
+      const char* rows = rows_of(unit);
+      MSA_UNROLL
+      for (int t = 0; t < kTiles; t++) load_tile(tile[t], rows + t * tile_bytes);
+    }
+    if (!waited && p.early == 2) await_inputs();
     // Query columns, in matrix operand order.
     uint32_t q[kQueryInSmem ? 1 : NT][8][2];
     MSA_UNROLL
@@ -171,19 +192,6 @@ struct Score {
     }
     if constexpr (kQueryInSmem) cta_sync();
 
-    constexpr int tile_bytes = 16 * kDim * Storage<KD>::kBytes;
-    const int units = count * kUnitsPerPage;
-    auto rows_of = [&](int unit) {
-      return static_cast<const char*>(p.keys) + sm.page[unit / kUnitsPerPage] * p.page_stride +
-             (unit % kUnitsPerPage) * kTiles * tile_bytes;
-    };
-    uint4 tile[kTiles][2][kChunks];
-    int unit = warp();
-    if (unit < units) {
-      const char* rows = rows_of(unit);
-      MSA_UNROLL
-      for (int t = 0; t < kTiles; t++) load_tile(tile[t], rows + t * tile_bytes);
-    }
     MSA_NO_UNROLL
     for (; unit < units; unit += WARPS) {
       const bool more = unit + WARPS < units;
@@ -226,9 +234,9 @@ struct Score {
           high[n][1] = fast_max(high[n][1], shfl_xor(high[n][1], d));
         }
         if ((lane() >> 2) == (n & 7)) {
-          uint32_t* at = &sm.key[unit / kUnitsPerPage][n * 8 + (lane() & 3) * 2];
+          uint32_t* at = &sm.key[n * 8 + (lane() & 3) * 2][unit / kUnitsPerPage];
           smem_max(at, ordered_key(high[n][0]));
-          smem_max(at + 1, ordered_key(high[n][1]));
+          smem_max(at + kRound + 1, ordered_key(high[n][1]));
         }
       }
     }
