@@ -69,13 +69,13 @@ class ChatService:
 
     async def open(self, request: ChatRequest, body_bytes: int, context: RequestContext) -> Run:
         """2-6. Admission, prompt, media, routing, engine."""
-        plan = self.plan(request, large=body_bytes > self.settings.offload_bytes, tenant=context.tenant)
+        plan = self.plan(request, large=body_bytes > self.settings.offload_prompt_bytes, tenant=context.tenant)
         context.notes.update(model=self._names.served, stream=bool(request.stream), n=plan.n, media=len(plan.media))
         return await self._pipeline.open(plan, context)
 
     async def prompt_ids(self, request: ChatRequest, body_bytes: int, tenant: str) -> list[int]:
         """The prompt alone, one placeholder per media part."""
-        plan = self.plan(request, large=body_bytes > self.settings.offload_bytes, tenant=tenant)
+        plan = self.plan(request, large=body_bytes > self.settings.offload_prompt_bytes, tenant=tenant)
         return (await asyncio.to_thread(plan.render) if plan.large else plan.render()).ids
 
     def plan(self, request: ChatRequest, *, large: bool, tenant: str) -> Plan:
@@ -134,7 +134,7 @@ class ChatService:
             logprobs=(request.top_logprobs or 0) if request.logprobs else None,
             priority=priority_of(request.priority, request.service_tier),
             session=request.prompt_cache_key or request.user or "",
-            large=large or mapper.text_characters > self.settings.offload_bytes,
+            large=large,
         )
 
     def style(self, request: ChatRequest) -> ChunkStyle:
