@@ -33,6 +33,9 @@ class EngineOptions:
     """Most choices that wait; a request that would pass this is refused with 503 `queue_full`."""
     chunk_tokens: int = 512
     """Most prompt tokens in one step. Bounds how long a long prompt can hold up running streams."""
+    chunk_pairs: int | None = None
+    """Most (prompt token, earlier token) pairs in one step, so that chunks shrink as a prompt gets long and a step's time
+    stays bounded. None: 512 * 8192 on a CPU, no limit on a GPU."""
     kv_pages: int | None = None
     """Pages in the KV cache; a page holds one block of tokens (128 for M3). None: as many as `kv_bytes` holds."""
     kv_bytes: int = 1 << 30
@@ -60,7 +63,7 @@ class EngineOptions:
         for name in ("max_queue", "media_store_bytes", "feature_cache_bytes", "grace_s"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must not be negative")
-        for name in ("kv_pages", "threads", "context_length"):
+        for name in ("kv_pages", "threads", "context_length", "chunk_pairs"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} is {value}; it must be at least 1")

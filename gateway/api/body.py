@@ -63,7 +63,11 @@ async def drop_rest(request: Request, budget: int) -> None:
 
 
 def require_json(request: Request) -> None:
-    """A body of another declared type is a 415; none declared is taken as JSON."""
+    """A body of another declared type, or a compressed one, is a 415; none declared is taken as JSON."""
+    coding = request.headers.get("content-encoding", "identity").strip().lower()
+    if coding not in ("", "identity"):
+        message = f"content-encoding {coding[:SHOWN_CHARACTERS]!r}: send the body as it is"
+        raise ApiError("unsupported_media_type", message)
     kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if kind not in ("application/json", "") and not kind.endswith("+json") and kind != "text/plain":
         raise ApiError("unsupported_media_type", f"content-type {kind[:SHOWN_CHARACTERS]!r}: send application/json")
