@@ -16,8 +16,10 @@ from gateway.routing.router import Router
 
 if TYPE_CHECKING:
     from gateway.api.chat.serving import ChatService
+    from gateway.api.completions.serving import CompletionService
     from gateway.api.generation.pipeline import Pipeline
     from gateway.api.models.names import ModelNames
+    from gateway.api.tokenize.serving import TokenizeService
     from gateway.media.service import MediaService
     from gateway.prompt import Checkpoint, PromptBuilder
 
@@ -34,6 +36,8 @@ class Services:
     names: ModelNames
     pipeline: Pipeline
     chat: ChatService
+    completions: CompletionService
+    tokenize: TokenizeService
 
     @property
     def ready(self) -> bool:
@@ -51,9 +55,11 @@ def services_of(request: Request) -> Services:
 async def start(settings: Settings, metrics: Metrics, admission: Admission) -> Services:
     """Loads the checkpoint, starts the rooms. Raises what the rooms raise for a wrong configuration."""
     from gateway.api.chat.serving import ChatService
+    from gateway.api.completions.serving import CompletionService
     from gateway.api.generation.pipeline import Pipeline
     from gateway.api.generation.sampling import generation_defaults
     from gateway.api.models.names import ModelNames
+    from gateway.api.tokenize.serving import TokenizeService
     from gateway.media.service import MediaService
     from gateway.prompt import Checkpoint, PromptBuilder
 
@@ -76,6 +82,10 @@ async def start(settings: Settings, metrics: Metrics, admission: Admission) -> S
     )
     defaults = generation_defaults(settings.model_path) if settings.api.use_generation_config else {}
     chat = ChatService(settings.api, names, checkpoint, builder, pipeline, defaults, metrics)
+    completions = CompletionService(settings.api, names, checkpoint, pipeline, defaults, metrics)
+    tokenize = TokenizeService(chat, names, checkpoint, pipeline)
     await media.start()
     await router.start()
-    return Services(settings, metrics, admission, router, media, checkpoint, builder, names, pipeline, chat)
+    return Services(
+        settings, metrics, admission, router, media, checkpoint, builder, names, pipeline, chat, completions, tokenize
+    )

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -22,6 +23,8 @@ from loadtest.spool import Plan, Spool
 from loadtest.wire_client import Exchange, Pool
 
 LAG_PERIOD_S = 0.02
+AHEAD = 128
+AHEAD_IDLE_S = 0.03
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +79,10 @@ class Executor:
         worker: int,
         workers: int,
         seed: int,
+        trace: Iterable[tuple[float, Turn]] | None = None,
     ) -> None:
+        """`trace`: (offset, turn) pairs instead of drawn sessions; made lazily, each just before it is due."""
+        self._trace = trace
         self._pool, self._path, self._sessions, self._load, self._spool = pool, path, sessions, load, spool
         self._worker, self._workers = worker, workers
         self._rng = np.random.default_rng([seed, worker, 0xA1])
@@ -91,8 +97,12 @@ class Executor:
         self._start = start
         wall, cpu = time.monotonic(), time.process_time()
         watch = asyncio.create_task(self._watch(report))
-        drive = self._open_loop() if self._load.mode == "open" else self._closed_loop()
-        await drive
+        if self._trace is not None:
+            await self._replay(self._trace)
+        elif self._load.mode == "open":
+            await self._open_loop()
+        else:
+            await self._closed_loop()
         await self._drain()
         watch.cancel()
         self.health.cpu_s += time.process_time() - cpu
@@ -121,6 +131,24 @@ class Executor:
             due = self._start + offset
             await asyncio.sleep(max(0.0, due - time.monotonic()))
             self._launch(self._session(session, turn, request, due))
+
+    async def _replay(self, trace: Iterable[tuple[float, Turn]]) -> None:
+        """Bodies are made ahead, while nothing is due: a burst in the trace must not find us writing prose."""
+        coming = iter(trace)
+        ready: deque[tuple[float, Turn, bytes]] = deque()
+        more = True
+        while more or ready:
+            while more and len(ready) < AHEAD and not (ready and ready[0][0] - time.monotonic() < AHEAD_IDLE_S):
+                entry = next(coming, None)
+                more = entry is not None
+                if entry is not None:
+                    offset, turn = entry
+                    ready.append((self._start + offset, turn, self._pool.request(self._path, turn.body)))
+                await asyncio.sleep(0)
+            if ready:
+                due, turn, request = ready.popleft()
+                await asyncio.sleep(max(0.0, due - time.monotonic()))
+                self._launch(self._exchange(turn, request, due))
 
     async def _closed_loop(self) -> None:
         mine = len(range(self._worker, self._load.concurrency, self._workers))

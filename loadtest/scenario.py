@@ -52,7 +52,7 @@ class Images(_Part):
     format: Literal["png", "jpeg", "webp"] = "png"
     look: Literal["screenshot", "photo", "document"] = "screenshot"
     detail: Literal["auto", "low", "high"] = "auto"
-    distinct: int = Field(0, ge=0, description="0: every picture is new; n: drawn from n pictures")
+    distinct: int = Field(16, ge=1, description="how many pictures there are; they are made before the run")
 
 
 class Videos(_Part):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -68,6 +69,14 @@ def judge(
     planned, sent = sum(h.planned for h in health), sum(h.sent for h in health)
     if load.mode == "open" and sent < bounds.delivered_share * planned:
         reasons.append(f"{sent} of {planned} planned requests were sent (bound {bounds.delivered_share:.0%})")
+    asked = load.rate * load.duration_s
+    steady = load.mode == "open" and load.max_requests is None and load.ramp_s <= load.warmup_s
+    # Three standard deviations of a Poisson count are chance, not a shortfall.
+    if steady and len(measured) < bounds.delivered_share * asked - 3 * math.sqrt(asked):
+        reasons.append(
+            f"asked for {load.rate:g} requests/s, delivered {len(measured) / load.duration_s:.3g} "
+            f"(bound {bounds.delivered_share:.0%}): later turns of a session need a --warmup as long as a session"
+        )
     failed = sum(bool(s.error) for s in measured)
     if failed > bounds.error_share * len(measured):
         reasons.append(

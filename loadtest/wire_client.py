@@ -14,7 +14,7 @@ from array import array
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, cast
 from urllib.parse import urlsplit
 
 _END_OF_CHUNKED: Final = b"\r\n0\r\n\r\n"
@@ -57,8 +57,9 @@ class _Connection(asyncio.Protocol):
         self._close = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport  # asyncio sets TCP_NODELAY itself
+        self.transport = cast(
+            asyncio.Transport, transport
+        )  # uvloop's is not a subclass  # asyncio sets TCP_NODELAY itself
 
     def send(self, request: bytes, exchange: Exchange, finished: Finished) -> None:
         assert self.transport is not None

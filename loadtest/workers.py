@@ -8,15 +8,16 @@ import asyncio
 import multiprocessing
 import multiprocessing.connection
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from loadtest import reading, spool
 from loadtest.executor import Executor, Health, Load
-from loadtest.payloads.conversation import Sessions
+from loadtest.payloads.conversation import Sessions, Turn
 from loadtest.payloads.text import Calibration
+from loadtest.replay import TraceBodies, read_trace, share
 from loadtest.scenario import Scenario
 from loadtest.wire_client import Pool
 
@@ -36,6 +37,8 @@ class Job:
     calibration: Calibration
     seed: int
     workers: int
+    trace: str | None = None
+    speed: float = 1.0
 
 
 @dataclass
@@ -126,12 +129,34 @@ def _worker(job: Job, worker: int, folder: Path, pipe: multiprocessing.connectio
         pipe.send(("failed", f"load worker {worker}: {type(e).__name__}: {e}"))
 
 
+def _trace(job: Job, worker: int) -> Iterator[tuple[float, Turn]] | None:
+    if job.trace is None:
+        return None
+    bodies = TraceBodies(job.model, job.seed, job.calibration)
+    entries = [e for e in read_trace(Path(job.trace)) if e.at_s / job.speed < job.load.total_s]
+    return (
+        (offset, Turn(index, 0, bodies.body(index, entry), 0.0, entry.output_tokens, 0, 0))
+        for index, offset, entry in share(entries, worker, job.workers, job.speed)
+    )
+
+
 async def _work(job: Job, worker: int, folder: Path, pipe: multiprocessing.connection.Connection) -> None:
     pool = Pool(job.url, job.headers)
     sessions = Sessions(Scenario.model_validate(job.scenario), job.model, job.seed, job.calibration)
+    sessions.prepare()
     out = spool.Spool(folder / f"worker-{worker}.spool")
-    executor = Executor(pool, job.path, sessions, job.load, out, worker=worker, workers=job.workers, seed=job.seed)
-    if job.load.mode == "closed":
+    executor = Executor(
+        pool,
+        job.path,
+        sessions,
+        job.load,
+        out,
+        worker=worker,
+        workers=job.workers,
+        seed=job.seed,
+        trace=_trace(job, worker),
+    )
+    if job.load.mode == "closed" and job.trace is None:
         await pool.open(len(range(worker, job.load.concurrency, job.workers)))
     pipe.send(("ready", None))
     start: float = await asyncio.to_thread(pipe.recv)

@@ -48,7 +48,10 @@ CURVE = (
     (8, 512 * K, 0),
     (128, 32 * K, 0),
 )
+<<<<<<< HEAD
 DENSE = ((1, 32 * K), (1, 128 * K), (1, 512 * K), (1, 1024 * K), (8, 32 * K), (8, 128 * K), (32, 32 * K))
+=======
+>>>>>>> main
 MUST_AIM = {(1, 128 * K, 0): (17, 12), (8, 32 * K, 0): (32, 26), (32, 32 * K, 0): (105, 98), (8, 128 * K, 1): (48, 40),
             (32, 128 * K, 0): (288, 282), (1, 1024 * K, 0): (76, 70)}  # fmt: skip
 
@@ -64,8 +67,14 @@ class Ours:
     def __init__(self, inputs: DecodeInputs, tuning: Tuning | None = None, kernel: str = "sm90") -> None:
         self.i = inputs
         device = inputs.q.device
+<<<<<<< HEAD
         own = kernel == "sm90"
         self.runner: Any = Sm90Runner(inputs.shape, device, tuning) if own else dispatch.make(inputs.shape, device, kernel)[1]
+=======
+        self.runner: Any = (
+            Sm90Runner(inputs.shape, device, tuning) if kernel == "sm90" else TritonRunner(inputs.shape, device)
+        )
+>>>>>>> main
         self.nothing = torch.ones_like(inputs.lengths)
         shape = (inputs.shape.rows, inputs.shape.groups, inputs.shape.config.topk_blocks)
         self.blocks = [torch.full(shape, -7, dtype=torch.int32, device=inputs.q.device) for _ in range(inputs.sets)]
@@ -97,7 +106,17 @@ class Ours:
     def step(self, s: int, blocks: torch.Tensor | None = None, lse: torch.Tensor | None = None) -> None:
         i = self.i
         self.runner.decode(
-            i.q[s], i.index_q[s], i.k, i.v, i.index_k, i.tables[s], i.lengths, self.out, scale=SCALE, blocks=blocks, lse=lse
+            i.q[s],
+            i.index_q[s],
+            i.k,
+            i.v,
+            i.index_k,
+            i.tables[s],
+            i.lengths,
+            self.out,
+            scale=SCALE,
+            blocks=blocks,
+            lse=lse,
         )
 
     def fault(self) -> str | None:
@@ -261,7 +280,25 @@ def sweep(inputs: DecodeInputs, repeats: int) -> list[dict[str, Any]]:
 
 
 def print_row(row: dict[str, Any]) -> None:
-    keys = ("floor", "empty", "read", "one_token", "score", "select", "attend", "step", "step_early0", "step_early2", "triton_step", "sglang_select", "sglang_attend", "sglang_step", "speedup", "must", "aim")
+    keys = (
+        "floor",
+        "empty",
+        "read",
+        "one_token",
+        "score",
+        "select",
+        "attend",
+        "step",
+        "step_early0",
+        "step_early2",
+        "triton_step",
+        "sglang_select",
+        "sglang_attend",
+        "sglang_step",
+        "speedup",
+        "must",
+        "aim",
+    )
     numbers = "  ".join(f"{k}={row[k]:.2f}" if isinstance(row[k], float) else f"{k}={row[k]}" for k in keys if k in row)
     name = f"B={row['requests']} L={row['tokens'] // K}k {'fp8' if row['fp8'] else 'bf16'}"
     print(f"{name:18s} {numbers}" + (f"  FAULT {row['fault']}" if row["fault"] else "  ok"), flush=True)
@@ -354,7 +391,19 @@ def main(arguments: list[str] | None = None) -> int:
             args.json.write_text(json.dumps(report, indent=1))
     if args.dense:
         report["dense"] = []
+<<<<<<< HEAD
         for requests, tokens in DENSE:
+=======
+        for requests, tokens in (
+            (1, 32 * K),
+            (1, 128 * K),
+            (1, 512 * K),
+            (1, 1024 * K),
+            (8, 32 * K),
+            (8, 128 * K),
+            (32, 32 * K),
+        ):
+>>>>>>> main
             found = dense_us(requests, tokens, device)
             report["dense"].append({"requests": requests, "tokens": tokens, **found})
             print(f"dense B={requests} L={tokens // K}k {found}", flush=True)

@@ -44,7 +44,13 @@ def random_pool(*shape: int, dtype: torch.dtype, device: torch.device) -> Tensor
     return out
 
 
+<<<<<<< HEAD
 def make_inputs(shape: DecodeShape, tokens: int, device: torch.device, *, sets: int | None = None, seed: int = 0, layout: str = "nhd") -> DecodeInputs:
+=======
+def make_inputs(
+    shape: DecodeShape, tokens: int, device: torch.device, *, sets: int | None = None, seed: int = 0
+) -> DecodeInputs:
+>>>>>>> main
     torch.manual_seed(seed)
     blocks = -(-tokens // 128)
     if sets is None:

@@ -93,6 +93,10 @@ def pages_of_slots(slots: Tensor, block_size: int = 128) -> Tensor:
 
 def interleaved(kv: Tensor) -> tuple[Tensor, Tensor]:
     """[pages, groups, 128, 2 D] -> key and value views [pages, 128, groups, D], no copy."""
-    need(kv.dim() == 4 and kv.shape[3] % 2 == 0, "kv", f"shape is {tuple(kv.shape)}, it must be [pages, groups, 128, 2 D]")
+    need(
+        kv.dim() == 4 and kv.shape[3] % 2 == 0,
+        "kv",
+        f"shape is {tuple(kv.shape)}, it must be [pages, groups, 128, 2 D]",
+    )
     dim = kv.shape[3] // 2
     return kv[..., :dim].transpose(1, 2), kv[..., dim:].transpose(1, 2)

@@ -49,9 +49,9 @@ def choice_fault(blocks: Tensor, scores: Tensor, row_tokens: Tensor, config: Msa
     counts.scatter_add_(-1, slots, torch.ones_like(blocks))
     counts = counts[..., :n_blocks]
     causal = (ids[None, :] <= own[:, None])[:, None, :]
-    forced = causal & (
-        (ids[None, :] > own[:, None] - config.local_blocks) | (ids[None, :] < config.init_blocks)
-    )[:, None, :]
+    forced = (
+        causal & ((ids[None, :] > own[:, None] - config.local_blocks) | (ids[None, :] < config.init_blocks))[:, None, :]
+    )
     want = torch.clamp(own + 1, max=config.topk_blocks)[:, None]
     ascending = torch.where(blocks < 0, n_blocks, blocks)
     checks = {

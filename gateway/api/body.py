@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 import orjson
 from pydantic import BaseModel, ValidationError
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
 from gateway.errors import ApiError
 
@@ -26,40 +26,48 @@ async def read_body(request: Request, limit: int, drain: int) -> bytes:
     refusal, and the connection is closed."""
     declared = request.headers.get("content-length", "")
     size = int(declared) if declared.isascii() and declared.isdigit() else 0
+    pieces: list[bytes] = []
+    more = True
     if size <= limit:
-        pieces: list[bytes] = []
         size = 0
-        try:
-            async for piece in request.stream():
-                size += len(piece)
-                if size > limit:
-                    break
-                pieces.append(piece)
-            else:
-                return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        except ClientDisconnect:
-            raise ApiError("client_closed_request", "the client left while sending the body") from None
-    await _drain(request, drain)
+        while more and size <= limit:
+            piece, more = await _receive(request)
+            size += len(piece)
+            pieces.append(piece)
+        if size <= limit:
+            return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    pieces.clear()
+    if more and "100-continue" not in request.headers.get("expect", "").lower():
+        await drop_rest(request, drain)
     message = f"the request body is larger than {limit} bytes"
     raise ApiError("request_too_large", message, headers={"connection": "close"})
 
 
-async def _drain(request: Request, budget: int) -> None:
-    if "100-continue" in request.headers.get("expect", "").lower():
-        return  # nothing was sent, and nothing has been asked for
+async def _receive(request: Request) -> tuple[bytes, bool]:
+    message = await request.receive()
+    if message["type"] == "http.disconnect":
+        raise ApiError("client_closed_request", "the client left while sending the body")
+    return message.get("body", b""), message.get("more_body", False)
+
+
+async def drop_rest(request: Request, budget: int) -> None:
+    """Reads and drops up to `budget` bytes of a body that has not ended, for a short time."""
+    more = True
     try:
         async with asyncio.timeout(DRAIN_TIMEOUT_S):
-            while budget > 0:
-                message = await request.receive()
-                budget -= max(1, len(message.get("body", b"")))
-                if message["type"] == "http.disconnect" or not message.get("more_body", False):
-                    return
+            while more and budget > 0:
+                piece, more = await _receive(request)
+                budget -= max(1, len(piece))
     except TimeoutError:
         return
 
 
 def require_json(request: Request) -> None:
-    """A body of another declared type is a 415; none declared is taken as JSON."""
+    """A body of another declared type, or a compressed one, is a 415; none declared is taken as JSON."""
+    coding = request.headers.get("content-encoding", "identity").strip().lower()
+    if coding not in ("", "identity"):
+        message = f"content-encoding {coding[:SHOWN_CHARACTERS]!r}: send the body as it is"
+        raise ApiError("unsupported_media_type", message)
     kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if kind not in ("application/json", "") and not kind.endswith("+json") and kind != "text/plain":
         raise ApiError("unsupported_media_type", f"content-type {kind[:SHOWN_CHARACTERS]!r}: send application/json")

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
+from fastapi.routing import APIRoute
 from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.responses import Response
 
 ERROR_BODY: Final[dict[str, Any]] = {
     "type": "object",
@@ -37,6 +41,13 @@ _REFUSALS: Final = {
     "504": "The engine did not answer in time",
 }
 _models: dict[str, type[BaseModel]] = {}
+
+
+class RawRoute(APIRoute):
+    """The endpoint takes the request as it is: none of the framework's work on parameters and bodies."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        return self.endpoint
 
 
 def documented(body: type[BaseModel] | None, summary: str, *, streams: bool = False) -> dict[str, Any]:

@@ -23,8 +23,6 @@ class ApiSettings(BaseModel):
     max_n: int = Field(default=16, ge=1, le=128)
     max_messages: int = Field(default=16384, ge=1)
     max_tools: int = Field(default=1024, ge=1)
-    max_images: int = Field(default=256, ge=0, description="Images per request.")
-    max_videos: int = Field(default=16, ge=0, description="Videos per request.")
     default_max_tokens: int | None = Field(default=None, ge=1, description="None: what is left of the context.")
     default_thinking: ThinkingMode | None = Field(
         default=None, description="None: the template's own default (adaptive)."

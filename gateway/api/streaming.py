@@ -1,8 +1,9 @@
-"""An EventStream tied to its run: failures and lost clients are counted, and the run is closed."""
+"""An EventStream tied to its runs: failures and lost clients are counted, and the runs are closed."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from gateway.api import sse
 from gateway.api.context import RequestContext
@@ -13,7 +14,7 @@ from gateway.services import Services
 
 def event_stream(
     produce: AsyncIterator[bytes],
-    run: Run,
+    runs: Sequence[Run],
     context: RequestContext,
     services: Services,
     failure_event: Callable[[ApiError], bytes] = lambda error: sse.event(error.body()),
@@ -21,14 +22,17 @@ def event_stream(
     def failed(error: ApiError) -> None:
         context.error_code = error.code
 
+    async def closed() -> None:
+        await asyncio.gather(*(run.aclose() for run in runs))
+
     def gone() -> None:
-        phase = "decode" if run.completion_tokens else "prefill"
+        phase = "decode" if any(run.completion_tokens for run in runs) else "prefill"
         services.metrics.client_disconnects.labels(phase).inc()
         context.notes["client_gone"] = phase
 
     return sse.EventStream(
         produce,
-        on_close=run.aclose,
+        on_close=closed,
         keep_alive_s=services.settings.api.keep_alive_s,
         on_failure=failed,
         on_disconnect=gone,

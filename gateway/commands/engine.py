@@ -6,14 +6,14 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-from gateway.commands.paths import check_checkpoint, tiny_checkpoint
+from gateway.commands.paths import check_checkpoint, default_checkpoint
 
 
 def run(model: Path | None, backend: str, host: str, port: int, token: str | None, context_length: int | None) -> int:
     if backend not in ("local", "sglang"):
         print(f"catalejo: unknown backend {backend!r}; it must be local or sglang", file=sys.stderr)  # noqa: T201
         return 2
-    path = model or tiny_checkpoint()
+    path = model or default_checkpoint()
     if problem := check_checkpoint(path):
         print(f"catalejo: {problem}", file=sys.stderr)  # noqa: T201
         return 2

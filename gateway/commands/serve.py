@@ -16,6 +16,8 @@ def gateway(
     host: str | None,
     port: int | None,
     model_name: str | None,
+    *,
+    print_only: bool = False,
 ) -> int:
     endpoints: list[dict[str, Any]] | None = [{"url": url} for url in engines] if engines else None
     try:
@@ -23,7 +25,17 @@ def gateway(
     except ConfigError as e:
         print(f"catalejo: wrong configuration\n{e}", file=sys.stderr)  # noqa: T201
         return 2
+    if print_only:
+        print(as_yaml(settings), end="")  # noqa: T201
+        return 0
     return serve(settings)
+
+
+def as_yaml(settings: Settings) -> str:
+    """A file that `--config` takes; secrets are shown as stars."""
+    import yaml
+
+    return yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False)
 
 
 def serve(settings: Settings) -> int:
@@ -47,6 +59,7 @@ def serve(settings: Settings) -> int:
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,
         timeout_keep_alive=settings.server_keep_alive_s,
         timeout_graceful_shutdown=int(settings.shutdown_grace_s) or None,
         backlog=4096,

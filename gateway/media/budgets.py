@@ -1,10 +1,14 @@
-"""What one request has used of its budget. Charged with facts about the parts, never with how they were obtained: a
-cached picture counts like a fetched one, so the same request always gets the same answer."""
+"""What one request has used of its budget, and how much one tenant has under way.
+
+A request is charged with facts about the parts, never with how they were obtained: a cached picture counts like a
+fetched one, so the same request always gets the same answer."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
+from gateway.errors import ApiError
 from gateway.media.problems import MediaProblem, mib
 from gateway.media.settings import MediaBudget
 from gateway.media.types import MediaPart
@@ -52,3 +56,26 @@ class RequestBudget:
                 f"the request's media needs more than {self._limits.max_total_tokens} vision tokens together, "
                 "the limit for one request; send fewer or smaller pictures"
             )
+
+
+class TenantShares:
+    """Parts of running requests, by tenant."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._parts: dict[str, int] = {}
+
+    @contextmanager
+    def take(self, tenant: str, parts: Sequence[MediaPart]) -> Iterator[None]:
+        """Raises ApiError `rate_limit_exceeded`; a request alone is never refused."""
+        held = self._parts.get(tenant, 0)
+        if held and held + len(parts) > self._limit:
+            message = f"{held} pictures and videos of yours are being prepared; the limit is {self._limit}. Try again"
+            raise ApiError("rate_limit_exceeded", message, param=parts[0].param)
+        self._parts[tenant] = held + len(parts)
+        try:
+            yield
+        finally:
+            self._parts[tenant] -= len(parts)
+            if not self._parts[tenant]:
+                del self._parts[tenant]

@@ -48,6 +48,4 @@ class MediaMetrics:
         self.cache_evictions = Counter("catalejo_media_cache_evictions", "Prepared media dropped for room", registry=r)
         self.in_flight_bytes = Gauge("catalejo_media_in_flight_bytes", "Encoded bytes held in memory", registry=r)
         self.queued = Gauge("catalejo_media_queued", "Parts waiting for a decoder", ["modality"], registry=r)
-        self.files = Gauge(
-            "catalejo_media_files_bytes", "Bytes in the file store of this process's uploads", registry=r
-        )
+        self.stored_bytes = Counter("catalejo_media_stored_bytes", "Bytes taken into the file store", registry=r)

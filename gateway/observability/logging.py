@@ -51,5 +51,6 @@ def configure(settings: ObservabilitySettings) -> None:
         logger = logging.getLogger(name)
         logger.handlers.clear()
         logger.propagate = True
+        logger.setLevel(logging.WARNING)
     logging.getLogger("uvicorn.access").disabled = True
     logging.getLogger("asyncio").setLevel(logging.WARNING)

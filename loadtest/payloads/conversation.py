@@ -16,6 +16,8 @@ from loadtest.distribution import zipf_index
 from loadtest.payloads.text import Calibration, TextSource
 from loadtest.scenario import Scenario, load
 
+CLIPS = 4
+
 
 @dataclass(slots=True)
 class Turn:
@@ -43,6 +45,19 @@ class Sessions:
         self.text = TextSource(self.seed)
         self._mix = [(load(name), weight) for name, weight in self.scenario.mix.items()]
 
+    def prepare(self) -> None:
+        """Makes every picture and clip of fixed size before the run: drawing one takes longer than a token."""
+        rng = np.random.default_rng([self.seed, 0x9C])
+        for scenario in [self.scenario, *(s for s, _ in self._mix)]:
+            images, videos = scenario.images, scenario.videos
+            if images.per_turn.mean_value() > 0:
+                for index in range(images.distinct):
+                    width, height = images.width.draw_int(rng, 1), images.height.draw_int(rng, 1)
+                    self.picture_url(scenario.name, index, width, height, images.look, images.format)
+            if videos.per_turn.mean_value() > 0:
+                for index in range(CLIPS):
+                    self.clip_url(index, videos.width, videos.height, videos.seconds)
+
     def open(self, number: int) -> Session:
         rng = np.random.default_rng([self.seed, number])
         scenario = self.scenario
@@ -56,7 +71,7 @@ class Sessions:
         rng = np.random.default_rng([self.seed, {"shared": 1, "group": 2}[kind], index])
         return self.text.words(rng, self.calibration.words(tokens)) if tokens else ""
 
-    @lru_cache(maxsize=64)  # noqa: B019
+    @lru_cache(maxsize=512)  # noqa: B019
     def picture_url(self, scenario: str, index: int, width: int, height: int, look: str, file_format: str) -> str:
         from loadtest.payloads import pictures
 
@@ -139,7 +154,7 @@ class Session:
         count = spec.per_turn.draw_int(self._rng)
         for _ in range(count):
             width, height = spec.width.draw_int(self._rng, 1), spec.height.draw_int(self._rng, 1)
-            index = int(self._rng.integers(0, spec.distinct or 1 << 31))
+            index = int(self._rng.integers(0, spec.distinct))
             url = self._s.picture_url(self.scenario.name, index, width, height, spec.look, spec.format)
             content.append({"type": "image_url", "image_url": {"url": url, "detail": spec.detail}})
         return count
@@ -148,7 +163,7 @@ class Session:
         spec = self.scenario.videos
         count = spec.per_turn.draw_int(self._rng)
         for _ in range(count):
-            url = self._s.clip_url(int(self._rng.integers(0, 8)), spec.width, spec.height, spec.seconds)
+            url = self._s.clip_url(int(self._rng.integers(0, CLIPS)), spec.width, spec.height, spec.seconds)
             video: dict[str, Any] = {"url": url}
             if spec.fps is not None:
                 video["fps"] = spec.fps

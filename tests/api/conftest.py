@@ -1,13 +1,13 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
-from tests.api.harness import Stack
+from tests.api.plugin import one_loop, shared_stack, stack
+
+__all__ = ["shared_stack", "stack"]
 
 
-@pytest.fixture
-async def stack() -> AsyncIterator[Stack]:
-    async with Stack() as s:
-        yield s
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    one_loop(items, Path(__file__).parent)

@@ -13,6 +13,7 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -136,7 +137,9 @@ class Stack:
 
     async def post(self, path: str, body: Any, headers: dict[str, str] | None = None) -> Answer:
         data = body if isinstance(body, bytes) else orjson.dumps(body)
-        return await self.call("POST", path, data=data, headers={"content-type": "application/json", **(headers or {})})
+        return await self.call(
+            "POST", path, data=BytesIO(data), headers={"content-type": "application/json", **(headers or {})}
+        )
 
     async def chat(self, content: Any = "Hello", **fields: Any) -> Answer:
         return await self.post(CHAT, body_of(content, fields))

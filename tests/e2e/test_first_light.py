@@ -203,6 +203,9 @@ def test_ctrl_c_stops_both_cleanly(tmp_path: Any) -> None:
     port = free_port()
     log = tmp_path / "log"
     process = start(["up", "--model", str(TINY), "--port", str(port)], log, f"http://127.0.0.1:{port}/ready")
+    deadline = time.monotonic() + 10
+    while "curl" not in log.read_text() and time.monotonic() < deadline:
+        time.sleep(0.05)
     assert stop(process) in (0, 130, -signal.SIGINT)
     text = log.read_text()
     assert "Traceback" not in text

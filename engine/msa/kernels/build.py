@@ -64,10 +64,18 @@ def compile_to(path: Path, *, emulate: bool = False) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as scratch:  # same file system: the rename below is atomic
         made = Path(scratch) / path.name
-        command = [compiler, *(EMULATE_FLAGS if emulate else NVCC_FLAGS), str(SOURCES / "decode_sm90.cu"), "-o", str(made)]
+        command = [
+            compiler,
+            *(EMULATE_FLAGS if emulate else NVCC_FLAGS),
+            str(SOURCES / "decode_sm90.cu"),
+            "-o",
+            str(made),
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            raise KernelBuildError(f"{Path(compiler).name} failed with status {done.returncode}:\n{done.stderr[-4000:]}")
+            raise KernelBuildError(
+                f"{Path(compiler).name} failed with status {done.returncode}:\n{done.stderr[-4000:]}"
+            )
         made.rename(path)
 
 

@@ -5,7 +5,7 @@ Not here: how roles, tools and past calls are rendered (gateway/prompt)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gateway.api.chat.protocol import (
@@ -20,21 +20,38 @@ from gateway.api.chat.protocol import (
     VideoPart,
     VideoUrl,
 )
-from gateway.errors import ApiError
 from gateway.media.types import MediaPart
 
 AnyPart = TextPart | ImagePart | VideoPart | FilePart | RefusalPart
 
 
+def put_back_urls(request: ChatRequest, resolve: Callable[[str], str]) -> int:
+    """Gives every media URL to `resolve`; returns how many it changed."""
+    changed = 0
+    holder: ImagePart | ImageUrl | VideoPart | VideoUrl
+    for message in request.messages:
+        for part in message.content if isinstance(message.content, list) else ():
+            if isinstance(part, ImagePart):
+                holder, name = (part, "image_url") if isinstance(part.image_url, str) else (part.image_url, "url")
+            elif isinstance(part, VideoPart):
+                holder, name = (part, "video_url") if isinstance(part.video_url, str) else (part.video_url, "url")
+            else:
+                continue
+            before = getattr(holder, name)
+            after = resolve(before)
+            if after is not before:
+                setattr(holder, name, after)
+                changed += 1
+    return changed
+
+
 class MessageMapper:
     """One request's mapping. `messages` and `media` are the result."""
 
-    def __init__(self, request: ChatRequest, max_images: int, max_videos: int) -> None:
+    def __init__(self, request: ChatRequest) -> None:
         self.messages: list[dict[str, Any]] = []
         self.media: list[MediaPart] = []
         self.text_characters = 0
-        self._limits = {"image": max_images, "video": max_videos}
-        self._counts = {"image": 0, "video": 0}
         for i, message in enumerate(request.messages):
             self.messages.append(self._message(f"messages[{i}]", message))
 
@@ -96,13 +113,5 @@ class MessageMapper:
                 media = MediaPart("video", where, file_id=file_id)
             case _:
                 raise AssertionError(part)
-        self._count(media)
         self.media.append(media)
         return {"type": media.modality}
-
-    def _count(self, media: MediaPart) -> None:
-        self._counts[media.modality] += 1
-        count, limit = self._counts[media.modality], self._limits[media.modality]
-        if count > limit:
-            message = f"at most {limit} {media.modality}s are allowed in a request; this is number {count}"
-            raise ApiError("media_limit_exceeded", message, param=media.param)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import numpy as np
 
 from engine.wire import GenerateRequest, Grammar, Item
-from gateway.admission.admission import Admission
+from gateway.admission.admission import Admission, Permit
 from gateway.api.context import RequestContext
 from gateway.api.generation.plan import Plan
 from gateway.api.generation.run import Run
 from gateway.errors import ApiError
-from gateway.metrics import Metrics
+from gateway.metrics import Metrics, child
 from gateway.routing.router import Router
 from gateway.routing.worker import Worker
 from gateway.upstream.client import EngineUnreachable, GenerationStream
@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 LARGE_PROMPT_TOKENS: Final = 65536
 ENGINE_TRIES: Final = 2
+
+
+async def _settle(permit: Permit, run: Run) -> None:
+    permit.settle(run.completion_tokens)
 
 
 class Pipeline:
@@ -69,19 +73,52 @@ class Pipeline:
 
     async def open(self, plan: Plan, context: RequestContext) -> Run:
         """Raises ApiError for every refusal. The caller closes the Run."""
+        [run] = await self.open_all([plan], context)
+        return run
+
+    async def open_all(self, plans: Sequence[Plan], context: RequestContext) -> list[Run]:
+        """All are open, or none. One place in admission for all of them; the last to close gives it back."""
+        place = AsyncExitStack()
+        runs: list[Run] = []
+        try:
+            permit = await place.enter_async_context(self._admission.acquire(context.tenant))
+            for plan in plans:
+                runs.append(await self._open_one(plan, context, permit))
+            context.headers.update(permit.headers)
+        except BaseException:
+            await asyncio.gather(*(run.aclose() for run in runs))
+            await place.aclose()
+            raise
+        left = len(runs)
+
+        async def closed() -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                await place.aclose()
+
+        for run in runs:
+            run.on_close(closed)
+        return runs
+
+    async def _open_one(self, plan: Plan, context: RequestContext, permit: Permit) -> Run:
         async with AsyncExitStack() as resources:
-            await resources.enter_async_context(self._admission.acquire(context.tenant))
             rendered = await self._timed("prompt", plan.large, plan.render)
             began = perf_counter()
             media = await self._media.prepare(plan.media, tenant=context.tenant) if plan.media else []
             media_s = perf_counter() - began
             ids, items = await self._expand(rendered, media)
-            request = self._request(plan, context, ids, items, plan.grammar(rendered))
+            request = self._request(plan, context, ids, items, plan.grammar(rendered), permit.priority)
+            permit.charge(len(ids))
             parsers = [plan.parser(rendered) for _ in range(plan.n)]
             self._metrics.overhead.observe(perf_counter() - context.began - media_s)
-            stream = await self._send(request, resources)
-            self._metrics.prompt_tokens.labels(self._model_name).observe(len(ids))
-            return Run(
+            try:
+                stream = await self._send(request, plan.session, resources)
+            except BaseException:
+                permit.settle(-len(ids))  # the engine computed nothing
+                raise
+            child(self._metrics.prompt_tokens, self._model_name).observe(len(ids))
+            run = Run(
                 stream,
                 parsers,
                 len(ids),
@@ -91,6 +128,8 @@ class Pipeline:
                 self._abort_wait_s,
                 resources.pop_all(),
             )
+            run.on_close(lambda: _settle(permit, run))
+            return run
         raise AssertionError("unreachable")
 
     async def _timed(self, step: str, large: bool, work: Callable[[], T]) -> T:
@@ -98,7 +137,7 @@ class Pipeline:
         try:
             return await asyncio.to_thread(work) if large else work()
         finally:
-            self._metrics.steps.labels(step).observe(perf_counter() - began)
+            child(self._metrics.steps, step).observe(perf_counter() - began)
 
     async def _expand(self, rendered: RenderedPrompt, media: list[PreparedMedia]) -> tuple[Any, list[Item]]:
         if not media:
@@ -111,7 +150,13 @@ class Pipeline:
         )
 
     def _request(
-        self, plan: Plan, context: RequestContext, ids: Any, items: list[Item], grammar: Grammar | None
+        self,
+        plan: Plan,
+        context: RequestContext,
+        ids: Any,
+        items: list[Item],
+        grammar: Grammar | None,
+        tenant_priority: int,
     ) -> GenerateRequest:
         limit, prompt = self.context_length, len(ids)
         if prompt >= limit:
@@ -139,36 +184,45 @@ class Pipeline:
             logprobs=plan.logprobs,
             grammar=grammar,
             cache_salt=context.tenant,
-            priority=plan.priority,
+            priority=tenant_priority + plan.priority,
             traceparent=context.traceparent,
             items=tuple(items),
             require=tuple(name for name, on in used.items() if on),
         )
 
-    async def _send(self, request: GenerateRequest, resources: AsyncExitStack) -> GenerationStream:
+    async def _send(self, request: GenerateRequest, session: str, resources: AsyncExitStack) -> GenerationStream:
         """To the best worker; to another one when the first could not be reached at all."""
-        hashes = [i.hash for i in request.items]
+        long = len(request.input_ids) > LARGE_PROMPT_TOKENS
+        route = await self._timed(
+            "route",
+            long,
+            lambda: self._router.route_request(request.input_ids, request.items, request.cache_salt, session),
+        )
         tried: set[str] = set()
         while True:
-            worker = self._router.pick(hashes, exclude=frozenset(tried))
+            worker, new_tokens = self._router.pick(route, exclude=frozenset(tried))
             try:
-                with worker:
-                    stream = await self._open(worker, request, hashes)
-                    resources.enter_context(worker)
+                async with AsyncExitStack() as held:
+                    ticket = held.enter_context(worker.holding(len(request.input_ids), new_tokens))
+                    stream = await self._open(worker, request)
+                    stream.on_first_token = ticket.computed
+                    resources.push_async_exit(held.pop_all())
                     return stream
             except EngineUnreachable:
                 tried.add(worker.name)
                 if len(tried) >= min(ENGINE_TRIES, len(self._router.workers)):
                     raise
-                self._metrics.upstream_retries.labels(worker.name, "unreachable").inc()
+                child(self._metrics.upstream_retries, worker.name, "unreachable").inc()
 
-    async def _open(self, worker: Worker, request: GenerateRequest, hashes: list[str]) -> GenerationStream:
+    async def _open(self, worker: Worker, request: GenerateRequest) -> GenerationStream:
         try:
-            stream = await worker.client.open(request, worker.known_media(hashes))
+            stream = await worker.client.open(
+                request, worker.known_media(i.hash for i in request.items), worker.forget_media
+            )
         except ApiError as e:
             if e.code in ("engine_unavailable", "engine_error", "engine_timeout"):
                 worker.failed()
             raise
         worker.succeeded()
-        worker.remember_media(hashes)
+        worker.remember_media(request.items)
         return stream

@@ -10,7 +10,7 @@ abort, and for at most `abort_wait_s` its last lines are awaited, since they hol
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from time import perf_counter
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Literal
 from engine.wire import Failure, Finish, Reply, Tokens
 from gateway.api.context import RequestContext
 from gateway.errors import ERRORS, ApiError
-from gateway.metrics import Metrics
+from gateway.metrics import Metrics, child
 from gateway.parsing.events import Event, StopMatched
 from gateway.upstream.client import GenerationStream
 
@@ -84,12 +84,18 @@ class Run:
         async for replies in self._stream.batches():
             if self._first is None:
                 self._first = perf_counter()
-                self._metrics.ttft.labels(self._model).observe(self._first - self._context.began)
+                child(self._metrics.ttft, self._model).observe(self._first - self._context.began)
             out: list[Update] = []
-            for reply in replies:
-                self._take(reply, out)
+            failure: ApiError | None = None
+            try:
+                for reply in replies:
+                    self._take(reply, out)
+            except ApiError as e:
+                failure = e  # what came before it still goes out
             if out:
                 yield out
+            if failure is not None:
+                raise failure
             if not self._open and not self._stream.finished:
                 await self._collect_usage()
                 return
@@ -102,8 +108,8 @@ class Run:
                     self.cached_tokens = cached
                 if choice.finish is not None:
                     return  # on its way while the stop string was found
-                choice.completion_tokens += len(ids)
                 events = choice.parser.feed(ids, logprobs)
+                choice.completion_tokens = choice.parser.tokens
                 if choice.parser.stopped is not None:
                     self._finish(index, choice, "stop", [e for e in events if not isinstance(e, StopMatched)], out)
                 elif events:
@@ -117,12 +123,12 @@ class Run:
                 if kind == "abort":
                     raise ApiError("engine_error", "the engine ended the request before it was finished")
                 choice.completion_tokens = usage.completion_tokens
-                events = choice.parser.finish()
+                events = choice.parser.finish(truncated=kind == "length")
                 events = [e for e in events if not isinstance(e, StopMatched)]
                 reason: FinishReason = "stop" if choice.parser.stopped is not None else kind
                 self._finish(index, choice, reason, events, out, matched)
             case Failure(code, message, _):
-                self._metrics.upstream_failures.labels(self._stream.client.name, "engine_error").inc()
+                child(self._metrics.upstream_failures, self._stream.client.name, "engine_error").inc()
                 known = code if code in ERRORS and ERRORS[code][0] >= 500 else "engine_error"
                 raise ApiError(known, f"the engine failed: {message}")
 
@@ -142,7 +148,7 @@ class Run:
     ) -> None:
         choice.finish = reason
         self._open -= 1
-        self._metrics.finishes.labels(self._model, reason).inc()
+        child(self._metrics.finishes, self._model, reason).inc()
         out.append(Update(index, events, reason, choice.parser.stopped or matched))
 
     async def _collect_usage(self) -> None:
@@ -156,13 +162,16 @@ class Run:
         except (TimeoutError, ApiError):
             return  # the answer is complete; only the engine's last word is missing
 
+    def on_close(self, callback: Callable[[], Awaitable[None]]) -> None:
+        self._resources.push_async_callback(callback)
+
     async def aclose(self) -> None:
         """Gives everything back; aborts what is unfinished. Safe to call twice."""
         if self._closed:
             return
         self._closed = True
         if not self._stream.finished:
-            self._metrics.upstream_aborts.labels(self._stream.client.name, "closed").inc()
+            child(self._metrics.upstream_aborts, self._stream.client.name, "closed").inc()
         self._account()
         self._stream.close()
         await self._resources.aclose()
@@ -177,10 +186,10 @@ class Run:
             ("cached_input", self.cached_tokens),
             ("reasoning", reasoning),
         ):
-            self._metrics.tokens.labels(model, kind).inc(value)
+            child(self._metrics.tokens, model, kind).inc(value)
         if self._first is not None and count > 1:
-            self._metrics.tpot.labels(model).observe((now - self._first) / (count - 1))
-        self._metrics.generation_duration.labels(model).observe(now - self._context.began)
+            child(self._metrics.tpot, model).observe((now - self._first) / (count - 1))
+        child(self._metrics.generation_duration, model).observe(now - self._context.began)
         self._context.notes.update(
             prompt_tokens=self.prompt_tokens,
             completion_tokens=count,

@@ -18,17 +18,15 @@ PRIORITY_OF_TIER: Final[Mapping[str, int]] = {"priority": 10, "flex": -10}
 
 
 def generation_defaults(model_path: Path) -> dict[str, Any]:
-    """Sampling defaults of a checkpoint; do_sample false means greedy. An absent or broken file means none."""
+    """Sampling defaults of a checkpoint. An absent or broken file means none. do_sample is not read: transformers
+    writes it as false into every file that nobody wrote by hand."""
     try:
         config = orjson.loads((model_path / "generation_config.json").read_bytes())
     except (OSError, orjson.JSONDecodeError):
         return {}
     if not isinstance(config, dict):
         return {}
-    defaults = {k: config[k] for k in DEFAULTS_TAKEN if isinstance(config.get(k), (int, float))}
-    if config.get("do_sample") is False:
-        defaults["temperature"] = 0.0
-    return defaults
+    return {k: config[k] for k in DEFAULTS_TAKEN if isinstance(config.get(k), (int, float))}
 
 
 def sampling_of(

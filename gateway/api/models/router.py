@@ -6,11 +6,11 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.api.openapi import documented
+from gateway.api.openapi import RawRoute, documented
 from gateway.api.responses import json_response
 from gateway.services import services_of
 
-router = APIRouter(tags=["models"])
+router = APIRouter(route_class=RawRoute, tags=["models"])
 
 
 @router.get("/v1/models", **documented(None, "The models served here"))

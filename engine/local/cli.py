@@ -1,0 +1,121 @@
+"""Starts the embedded engine. `run` is what `catalejo engine --backend local` calls; `python -m engine.local.cli
+--help` lists every option. Imports nothing heavy until it runs."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import signal
+import sys
+import typing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from engine.local.options import EngineOptions
+
+if TYPE_CHECKING:
+    import uvicorn
+
+log = logging.getLogger("catalejo.engine")
+
+
+def run(options: EngineOptions | None = None, **fields: Any) -> int:
+    """Serves until SIGTERM or Ctrl-C. Either `options`, or its fields as keywords (None: the default).
+
+    Returns the exit status: 0 after a clean stop, 1 when the checkpoint cannot be served, 2 for a bad option."""
+    try:
+        given = {name: value for name, value in fields.items() if value is not None}
+        options = options or EngineOptions(**given)
+    except (TypeError, ValueError) as error:
+        return _fail(str(error), 2)
+    import uvicorn
+
+    from engine.local.errors import CheckpointError
+    from engine.local.server import create_app
+
+    logging.basicConfig(level=options.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
+    try:
+        app = create_app(options)
+    except CheckpointError as error:
+        return _fail(str(error), 1)
+    service = app.state.service
+    log.info(
+        "%s on %s in %s: %d pages of %d tokens, context %d",
+        service.folder, service.model.device, service.model.dtype,
+        service.core.n_pages, service.core.page_size, service.core.max_context,
+    )  # fmt: skip
+    config = uvicorn.Config(
+        app,
+        host=options.host,
+        port=options.port,
+        log_level=options.log_level,
+        access_log=False,
+        timeout_keep_alive=75,
+        # Running streams are ended by us after `grace_s`; this is the net below.
+        timeout_graceful_shutdown=int(options.grace_s) + 5,
+    )
+    server = _server(config, app, options.grace_s)
+    # The server raises the signal again once it has stopped; a stop that was asked for is no failure.
+    with contextlib.suppress(ValueError):  # not the main thread
+        signal.signal(signal.SIGTERM, lambda *_: None)
+    with contextlib.suppress(KeyboardInterrupt):
+        server.run()
+    return 0 if server.started else 1
+
+
+def _server(config: uvicorn.Config, app: Any, grace_s: float) -> uvicorn.Server:
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        """On the first signal: say no to new requests, let the running ones end, stop them after the grace period."""
+
+        _ending: asyncio.Task[None] | None = None
+
+        async def shutdown(self, sockets: Any = None) -> None:
+            app.state.service.draining = True
+            self._ending = asyncio.create_task(self._end_streams())
+            await super().shutdown(sockets)
+            self._ending.cancel()
+
+        async def _end_streams(self) -> None:
+            await asyncio.sleep(grace_s)
+            app.state.service.fail_all()
+
+    return Server(config)
+
+
+def _fail(message: str, status: int) -> int:
+    print(f"catalejo engine: {message}", file=sys.stderr)  # noqa: T201
+    return status
+
+
+def parse(argv: list[str] | None = None) -> EngineOptions:
+    """Options from a command line: every field of EngineOptions is a flag of its name."""
+    parser = argparse.ArgumentParser(prog="engine.local", description="The embedded engine.")
+    hints = typing.get_type_hints(EngineOptions)
+    for field in dataclasses.fields(EngineOptions):
+        required = field.default is dataclasses.MISSING
+        kinds = [k for k in (typing.get_args(hints[field.name]) or (hints[field.name],)) if k is not type(None)]
+        flag = f"--{field.name.replace('_', '-')}"
+        if kinds == [bool]:
+            parser.add_argument(flag, action=argparse.BooleanOptionalAction, default=field.default)
+        elif isinstance(kinds[0], str):
+            parser.add_argument(flag, choices=kinds, default=field.default)
+        else:
+            kind = str if Path in kinds else kinds[0]
+            parser.add_argument(flag, type=kind, required=required, default=None if required else field.default)
+    try:
+        return EngineOptions(**vars(parser.parse_args(argv)))
+    except ValueError as error:
+        parser.error(str(error))
+
+
+def main() -> None:
+    sys.exit(run(parse()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""POST /v1/completions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gateway.api import sse
+from gateway.api.body import read_body, require_json
+from gateway.api.completions.answer import ChoiceWriter, join_logprobs, usage_of_all
+from gateway.api.completions.protocol import CompletionRequest
+from gateway.api.completions.serving import ROUTE, merged
+from gateway.api.context import context_of
+from gateway.api.disconnect import while_connected
+from gateway.api.generation.run import Run, Update
+from gateway.api.openapi import RawRoute, documented
+from gateway.api.responses import json_response
+from gateway.api.streaming import event_stream
+from gateway.services import services_of
+
+router = APIRouter(route_class=RawRoute, tags=["completions"])
+
+
+@router.post(ROUTE, **documented(CompletionRequest, "Continue a text", streams=True))
+async def completions(request: Request) -> Response:
+    services, context = services_of(request), context_of(request)
+    service = services.completions
+    require_json(request)
+    body = await read_body(request, service.settings.max_body_bytes, service.settings.drain_body_bytes)
+    asked, size = await service.read(body), len(body)
+    del body
+    head = service.head(asked)
+    if asked.stream:
+        runs, writers = await while_connected(request.receive, service.open(asked, size, context))
+        return event_stream(_events(asked, head, runs, writers), runs, context, services)
+
+    async def work() -> Response:
+        runs, writers = await service.open(asked, size, context)
+        return json_response(await _whole(asked, head, runs, writers))
+
+    return await while_connected(request.receive, work())
+
+
+async def _close(runs: list[Run]) -> None:
+    await asyncio.gather(*(run.aclose() for run in runs))
+
+
+def _chunks(
+    asked: CompletionRequest,
+    head: dict[str, Any],
+    runs: list[Run],
+    writers: list[ChoiceWriter],
+    updates: list[Update],
+) -> Iterator[bytes]:
+    for update in updates:
+        text, rows = writers[update.index].take(update)
+        if not text and rows is None and update.finish is None:
+            continue
+        choice = {"index": update.index, "text": text, "logprobs": rows, "finish_reason": update.finish}
+        usage = {"usage": usage_of_all(runs)} if asked.continuous_usage else {}
+        yield sse.event({**head, "choices": [choice], **usage})
+
+
+async def _whole(
+    asked: CompletionRequest, head: dict[str, Any], runs: list[Run], writers: list[ChoiceWriter]
+) -> dict[str, Any]:
+    texts: list[list[str]] = [[] for _ in writers]
+    logprobs: list[list[dict[str, Any] | None]] = [[] for _ in writers]
+    finishes: list[str | None] = [None] * len(writers)
+    try:
+        async with aclosing(merged(runs, asked.n or 1)) as batches:
+            async for updates in batches:
+                for update in updates:
+                    text, rows = writers[update.index].take(update)
+                    texts[update.index].append(text)
+                    logprobs[update.index].append(rows)
+                    finishes[update.index] = update.finish
+    finally:
+        await _close(runs)
+    choices = [
+        {"index": i, "text": "".join(t), "logprobs": join_logprobs(p), "finish_reason": f}
+        for i, (t, p, f) in enumerate(zip(texts, logprobs, finishes, strict=True))
+    ]
+    return {**head, "choices": choices, "usage": usage_of_all(runs)}
+
+
+async def _events(
+    asked: CompletionRequest, head: dict[str, Any], runs: list[Run], writers: list[ChoiceWriter]
+) -> AsyncIterator[bytes]:
+    try:
+        async with aclosing(merged(runs, asked.n or 1)) as batches:
+            async for updates in batches:
+                if data := b"".join(_chunks(asked, head, runs, writers, updates)):
+                    yield data
+        if asked.include_usage:
+            yield sse.event({**head, "choices": [], "usage": usage_of_all(runs)}) + sse.DONE
+        else:
+            yield sse.DONE
+    finally:
+        await _close(runs)

@@ -1,0 +1,172 @@
+"""One /v1/completions request: several prompts are several runs under one place in admission."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncGenerator, Mapping
+from time import time
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from gateway.api.body import parse
+from gateway.api.completions.answer import ChoiceWriter, Style
+from gateway.api.completions.protocol import CompletionRequest
+from gateway.api.context import RequestContext
+from gateway.api.generation.fields import check_unknown
+from gateway.api.generation.formats import response_format_of
+from gateway.api.generation.logprobs import TokenTexts
+from gateway.api.generation.pipeline import Pipeline
+from gateway.api.generation.plan import Plan
+from gateway.api.generation.run import Run, Update
+from gateway.api.generation.sampling import priority_of, sampling_of
+from gateway.api.models.names import ModelNames
+from gateway.api.settings import ApiSettings
+from gateway.errors import ApiError
+from gateway.metrics import Metrics
+
+if TYPE_CHECKING:
+    from gateway.parsing import OutputParser
+    from gateway.prompt import Checkpoint, RenderedPrompt
+
+ROUTE: Final = "/v1/completions"
+DEFAULT_MAX_TOKENS: Final = 16
+"""OpenAI's own default for this endpoint."""
+
+
+class CompletionService:
+    def __init__(
+        self,
+        settings: ApiSettings,
+        names: ModelNames,
+        checkpoint: Checkpoint,
+        pipeline: Pipeline,
+        defaults: Mapping[str, Any],
+        metrics: Metrics,
+    ) -> None:
+        self.settings = settings
+        self._names = names
+        self._checkpoint = checkpoint
+        self._pipeline = pipeline
+        self._defaults = defaults
+        self._metrics = metrics
+        self._texts = TokenTexts(checkpoint)
+
+    async def read(self, body: bytes) -> CompletionRequest:
+        large = len(body) > self.settings.offload_bytes
+        request = await asyncio.to_thread(parse, CompletionRequest, body) if large else parse(CompletionRequest, body)
+        self._names.check(request.model)
+        check_unknown(request, ROUTE, self.settings.strict_fields, self._metrics)
+        if (request.n or 1) > self.settings.max_n:
+            raise ApiError("invalid_value", f"'n': at most {self.settings.max_n} choices are allowed", param="n")
+        if request.stream_options is not None and not request.stream:
+            raise ApiError("invalid_value", "'stream_options' needs 'stream': true", param="stream_options")
+        return request
+
+    async def open(
+        self, request: CompletionRequest, body_bytes: int, context: RequestContext
+    ) -> tuple[list[Run], list[ChoiceWriter]]:
+        """Runs in the order of the prompts, and one writer per choice: choice = prompt * n + i."""
+        large = body_bytes > self.settings.offload_bytes
+        prompts = request.prompts()
+        several = len(prompts) > 1
+        all_ids = []
+        for i, prompt in enumerate(prompts):
+            all_ids.append(await self._ids(prompt, f"prompt[{i}]" if several else "prompt", large))
+        context.notes.update(model=self._names.served, stream=bool(request.stream), n=request.n or 1)
+        runs = await self._pipeline.open_all([self._plan(request, ids, large) for ids in all_ids], context)
+        style = Style(self._texts, request.logprobs, bool(request.echo))
+        writers = [ChoiceWriter(style, ids) for ids in all_ids for _ in range(request.n or 1)]
+        return runs, writers
+
+    def head(self, request: CompletionRequest) -> dict[str, Any]:
+        return {
+            "id": f"cmpl-{secrets.token_hex(14)}",
+            "object": "text_completion",
+            "created": int(time()),
+            "model": request.model,
+        }
+
+    async def _ids(self, prompt: str | list[int], param: str, large: bool) -> list[int]:
+        if isinstance(prompt, str):
+            encode = self._checkpoint.encode_plain
+            ids = await asyncio.to_thread(encode, prompt) if large else encode(prompt)
+            if not ids:
+                raise ApiError("invalid_value", f"'{param}' is empty: nothing to continue", param=param)
+            return ids
+        array = np.asarray(prompt)
+        if int(array.max()) >= self._checkpoint.vocab_size:
+            size = self._checkpoint.vocab_size
+            raise ApiError("invalid_value", f"'{param}': a token id is outside the vocabulary of {size}", param=param)
+        media = (self._checkpoint.image_token_id, self._checkpoint.video_token_id)
+        if np.isin(array, media).any():
+            raise ApiError("invalid_value", f"'{param}' holds a media placeholder id without media", param=param)
+        return prompt
+
+    def _plan(self, request: CompletionRequest, ids: list[int], large: bool) -> Plan:
+        from gateway.parsing import OutputParser
+        from gateway.prompt import RenderedPrompt, output_grammar
+
+        response_format = response_format_of(request)
+
+        def parser(rendered: RenderedPrompt) -> OutputParser:
+            return OutputParser(
+                self._checkpoint,
+                starts_in_reasoning=False,
+                parse_tools=False,
+                separate_reasoning=False,
+                stop=request.stop_strings,
+            )
+
+        return Plan(
+            route=ROUTE,
+            render=lambda: RenderedPrompt(ids, [], False),
+            parser=parser,
+            grammar=lambda rendered: output_grammar(
+                self._checkpoint, starts_in_reasoning=False, response_format=response_format
+            ),
+            sampling=sampling_of(request, self._defaults, self._checkpoint.eos_ids, self._checkpoint.vocab_size),
+            max_tokens=request.max_tokens or DEFAULT_MAX_TOKENS,
+            prompt_param="prompt",
+            n=request.n or 1,
+            logprobs=request.logprobs,
+            priority=priority_of(request.priority, request.service_tier),
+            session=request.user or "",
+            large=large,
+        )
+
+
+async def merged(runs: list[Run], per_run: int) -> AsyncGenerator[list[Update], None]:
+    """Updates of all runs as they come, their indices shifted to the answer's. The first failure ends it."""
+    if len(runs) == 1:
+        async for updates in runs[0].updates():
+            yield updates
+        return
+    queue: asyncio.Queue[list[Update] | BaseException | None] = asyncio.Queue(maxsize=len(runs))
+
+    async def pump(run: Run, shift: int) -> None:
+        try:
+            async for updates in run.updates():
+                for update in updates:
+                    update.index += shift
+                await queue.put(updates)
+            await queue.put(None)
+        except ApiError as e:
+            await queue.put(e)
+
+    tasks = [asyncio.create_task(pump(run, i * per_run)) for i, run in enumerate(runs)]
+    try:
+        open_runs = len(runs)
+        while open_runs:
+            item = await queue.get()
+            if isinstance(item, BaseException):
+                raise item
+            if item is None:
+                open_runs -= 1
+            else:
+                yield item
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,151 @@
+//! Every form of the resize gives the same bytes, and streaming with EXIF orientation equals turning first.
+
+use preproc_rs::exif::Orientation;
+use preproc_rs::limits::ROW_PAD;
+use preproc_rs::resize::stream::{row_stride, RowSink, Stream};
+use preproc_rs::resize::taps::Taps;
+use preproc_rs::resize::{native, Form};
+
+/// A picture without padding: rows of 3 * width bytes.
+#[derive(Clone, Debug, PartialEq)]
+struct Picture {
+    height: usize,
+    width: usize,
+    bytes: Vec<u8>,
+}
+
+impl Picture {
+    /// High-contrast noise: every clamp is met.
+    fn noise(height: usize, width: usize, seed: u64) -> Picture {
+        let mut state = seed * 2 + 1;
+        let bytes = (0..3 * height * width)
+            .map(|_| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                match state >> 61 {
+                    0..=2 => 0,
+                    3..=5 => 255,
+                    _ => (state >> 40) as u8,
+                }
+            })
+            .collect();
+        Picture { height, width, bytes }
+    }
+
+    fn pixel(&self, y: usize, x: usize) -> &[u8] {
+        &self.bytes[3 * (y * self.width + x)..][..3]
+    }
+
+    /// The upright picture of a stored one.
+    fn turned(&self, turn: Orientation) -> Picture {
+        let (height, width) = if turn.transposed { (self.width, self.height) } else { (self.height, self.width) };
+        let mut bytes = Vec::new();
+        for y in 0..height {
+            for x in 0..width {
+                let (fx, fy) =
+                    (if turn.flip_x { width - 1 - x } else { x }, if turn.flip_y { height - 1 - y } else { y });
+                bytes.extend_from_slice(if turn.transposed { self.pixel(fx, fy) } else { self.pixel(fy, fx) });
+            }
+        }
+        Picture { height, width, bytes }
+    }
+
+    /// Both passes in the plainest way.
+    fn resized(&self, height: usize, width: usize) -> Picture {
+        let mut wide = self.clone();
+        if width != self.width {
+            let taps = Taps::new(self.width, width).expect("small");
+            wide = Picture { height: self.height, width, bytes: vec![0; 3 * self.height * width] };
+            for (from, to) in self.bytes.chunks_exact(3 * self.width).zip(wide.bytes.chunks_exact_mut(3 * width)) {
+                native::horizontal(from, &taps, to);
+            }
+        }
+        if height == wide.height {
+            return wide;
+        }
+        let taps = Taps::new(wide.height, height).expect("small");
+        let rows: Vec<&[u8]> = wide.bytes.chunks_exact(3 * width).collect();
+        let mut bytes = vec![0; 3 * height * width];
+        for (window, out) in taps.windows.iter().zip(bytes.chunks_exact_mut(3 * width)) {
+            native::vertical(&rows[window.start..window.start + window.len], taps.weights(*window), taps.bits, out);
+        }
+        Picture { height, width, bytes }
+    }
+}
+
+struct Collect(Picture);
+
+impl RowSink for Collect {
+    fn row(&mut self, y: usize, rgb: &[u8]) {
+        let bytes = 3 * self.0.width;
+        assert!(rgb.len() >= bytes + ROW_PAD);
+        self.0.bytes[y * bytes..][..bytes].copy_from_slice(&rgb[..bytes]);
+    }
+}
+
+fn streamed(stored: &Picture, turn: Orientation, size: (usize, usize), form: Form, band: usize) -> Picture {
+    let sink = Collect(Picture { height: size.0, width: size.1, bytes: vec![0; 3 * size.0 * size.1] });
+    let mut stream = Stream::new((stored.height, stored.width), turn, size, form, sink).expect("small");
+    let stride = row_stride(stored.width);
+    for rows in stored.bytes.chunks(3 * stored.width * band) {
+        let count = rows.len() / (3 * stored.width);
+        let mut padded = vec![0xa5; count * stride];
+        for (from, to) in rows.chunks_exact(3 * stored.width).zip(padded.chunks_exact_mut(stride)) {
+            to[..from.len()].copy_from_slice(from);
+        }
+        stream.push(&padded, stride, count).expect("in order");
+    }
+    stream.finish().expect("complete");
+    stream.sink.0
+}
+
+const SIZES: [(usize, usize, usize, usize); 14] = [
+    (1, 1, 56, 56),
+    (1, 200, 28, 812),
+    (200, 1, 812, 28),
+    (3, 11, 56, 112),
+    (7, 13, 28, 28),
+    (17, 31, 29, 37),
+    (31, 17, 31, 40),
+    (64, 48, 48, 48),
+    (97, 89, 14, 14),
+    (101, 103, 101, 103),
+    (257, 5, 28, 28),
+    (5, 1031, 28, 84),
+    (113, 640, 28, 168),
+    (640, 113, 165, 28),
+];
+
+#[test]
+fn every_form_band_and_orientation_equals_turning_then_resizing() {
+    for (n, (in_h, in_w, out_h, out_w)) in SIZES.into_iter().enumerate() {
+        let stored = Picture::noise(in_h, in_w, n as u64);
+        for exif in 1..=8 {
+            let turn = Orientation::from_exif(exif);
+            let expected = stored.turned(turn).resized(out_h, out_w);
+            for &form in Form::available() {
+                for band in [1, 5, 16, 64] {
+                    let got = streamed(&stored, turn, (out_h, out_w), form, band);
+                    assert!(
+                        got == expected,
+                        "{in_h}x{in_w} -> {out_h}x{out_w}, EXIF {exif}, {form:?}, bands of {band}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn too_few_rows_and_too_many_are_errors() {
+    let stored = Picture::noise(9, 8, 1);
+    let new = || {
+        let sink = Collect(stored.clone());
+        Stream::new((9, 8), Orientation::UPRIGHT, (9, 8), Form::best(), sink).expect("small")
+    };
+    let stride = row_stride(8);
+    let band = vec![0; 10 * stride];
+    assert!(new().push(&band, stride, 10).is_err());
+    let mut short = new();
+    short.push(&band, stride, 8).expect("fits");
+    assert!(short.finish().is_err());
+}

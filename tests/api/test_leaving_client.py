@@ -1,0 +1,99 @@
+"""A client that leaves frees the engine and its place in admission, whatever the request was doing."""
+
+from __future__ import annotations
+
+import asyncio
+
+import orjson
+import pytest
+
+from tests.api.harness import CHAT, Stack, body_of
+
+
+async def leave_after(stack: Stack, body: bytes, until: bytes | None) -> None:
+    """Sends a request on a raw socket and closes it once `until` was seen, or once the engine runs it."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", stack.port)
+    writer.write(
+        f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+        f"content-length: {len(body)}\r\n\r\n".encode()
+        + body
+    )
+    seen = b""
+    while until is not None and until not in seen:
+        seen += await reader.read(65536)
+    while until is None and not stack.engine.running:
+        await asyncio.sleep(0.01)
+    writer.close()
+    await writer.wait_closed()
+
+
+@pytest.mark.parametrize("streamed", [True, False], ids=["stream", "plain"])
+async def test_leaving_during_prefill_aborts_engine_request(stack: Stack, streamed: bool) -> None:
+    stack.engine.script([{"pieces": ["late"], "first_delay_ms": 60_000}])
+    await leave_after(stack, orjson.dumps(body_of("Hi", {"stream": streamed})), None)
+    await stack.settled()
+    [abort] = stack.engine.aborts()
+    assert (abort["phase"], abort["reason"]) == ("prefill", "disconnect")
+
+
+@pytest.mark.parametrize("streamed", [True, False], ids=["stream", "plain"])
+async def test_leaving_during_decode_aborts_engine_request(stack: Stack, streamed: bool) -> None:
+    stack.engine.script([{"pieces": ["x "] * 5000, "delay_ms": 20}])
+    body = orjson.dumps(body_of("Hi", {"stream": streamed, "thinking": "disabled", "max_tokens": 100000}))
+    await leave_after(stack, body, b"content" if streamed else None)
+    await stack.settled()
+    assert len(stack.engine.aborts()) == 1
+
+
+async def test_leaving_while_queued_gives_the_place_in_the_queue_back() -> None:
+    async with Stack([{"pieces": ["x"], "delay_ms": 400}], admission={"max_in_flight": 1}) as s:
+        first = asyncio.create_task(s.chat("one"))
+        while not s.engine.running:
+            await asyncio.sleep(0.01)
+        body = orjson.dumps(body_of("two", {}))
+        _, writer = await asyncio.open_connection("127.0.0.1", s.port)
+        writer.write(
+            f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+            f"content-length: {len(body)}\r\n\r\n".encode()
+            + body
+        )
+        while not await s.metric("catalejo_admission_queue_depth"):
+            await asyncio.sleep(0.01)
+        writer.close()
+        async with asyncio.timeout(2):
+            while await s.metric("catalejo_admission_queue_depth"):
+                await asyncio.sleep(0.01)
+        assert (await first).status == 200
+        await s.settled()
+        assert len(s.engine.requests()) == 1
+
+
+async def test_engine_failure_in_a_stream_is_an_error_event_without_a_finish(stack: Stack) -> None:
+    stack.engine.script([{"pieces": ["one ", "two "], "fail_after": 1}])
+    events = await stack.stream("Hi", thinking="disabled")
+    assert not events.done
+    assert events.chunks[-1]["error"]["code"] == "engine_error"
+    assert set(events.chunks[-1]["error"]) == {"message", "type", "param", "code"}
+    assert events.text() == "one "
+    assert set(events.finishes()) == {None}
+    await stack.settled()
+
+
+@pytest.mark.parametrize("fault", ["reset", "eof", "garbage", "half_close"])
+async def test_broken_engine_stream_never_looks_finished(stack: Stack, fault: str) -> None:
+    stack.engine.script([{"pieces": ["one ", "two "], "fail_after": 1, "fault": fault}])
+    events = await stack.stream("Hi", thinking="disabled")
+    assert not events.done
+    assert events.chunks[-1]["error"]["code"] == "engine_error"
+    plain = await stack.chat("Hi", thinking="disabled")
+    assert plain.status == 502
+    assert plain.error["code"] == "engine_error"
+    await stack.settled()
+
+
+async def test_long_prefill_is_kept_alive_by_comments() -> None:
+    async with Stack([{"pieces": ["late"], "first_delay_ms": 500}], api={"keep_alive_s": 0.1}) as s:
+        events = await s.stream("Hi", thinking="disabled")
+        assert len(events.comments) >= 3
+        assert events.text() == "late"
+        assert events.done

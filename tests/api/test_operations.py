@@ -1,0 +1,103 @@
+"""Models, health, readiness, metrics, docs, keys."""
+
+from __future__ import annotations
+
+import re
+
+from gateway.metrics import Metrics
+from tests.api.harness import MODEL, Stack
+
+FIREWORKS = "accounts/fireworks/models/minimax-m3"
+
+
+async def test_models_and_aliases(stack: Stack) -> None:
+    listed = (await stack.get("/v1/models")).json
+    assert listed["object"] == "list"
+    assert listed["data"][0]["id"] == MODEL
+    one = await stack.get(f"/v1/models/{FIREWORKS}")
+    assert one.status == 200
+    assert (one.json["id"], one.json["object"], one.json["root"]) == (FIREWORKS, "model", MODEL)
+    assert one.json["context_length"] == 131072
+    assert (await stack.get("/v1/models/none")).error["code"] == "model_not_found"
+    answer = await stack.chat("Hi", model=FIREWORKS, max_tokens=3)
+    assert answer.json["model"] == FIREWORKS
+
+
+async def test_ready_follows_the_engine() -> None:
+    async with Stack(routing={"health_interval_s": 0.05}) as s:
+        assert (await s.get("/ready")).json["status"] == "ready"
+        await s.engine.stop()
+        for _ in range(200):
+            ready = await s.get("/ready")
+            if ready.status == 503:
+                break
+        assert ready.status == 503
+        assert ready.headers["retry-after"]
+        assert (await s.get("/health")).status == 200
+        refused = await s.chat("Hi")
+        assert (refused.status, refused.error["code"]) == (503, "engine_unavailable")
+        assert int(refused.headers["retry-after"]) >= 1
+
+
+async def test_keys_are_demanded_on_all_but_the_open_paths() -> None:
+    async with Stack(admission={"api_keys": ["sk-one"]}) as s:
+        for path in ("/health", "/ready", "/metrics"):
+            assert (await s.get(path)).status == 200
+        for headers in ({}, {"authorization": "Bearer sk-two"}, {"authorization": "sk-one"}):
+            refused = await s.get("/v1/models", headers=headers)
+            assert (refused.status, refused.error["code"]) == (401, "invalid_api_key")
+        allowed = await s.get("/v1/models", headers={"authorization": "Bearer sk-one"})
+        assert allowed.status == 200
+
+
+async def test_metrics_hold_every_name_and_bounded_labels(stack: Stack) -> None:
+    await stack.chat("Hi", model="x" * 50, max_tokens=2)
+    await stack.get("/no/such/path")
+    await stack.chat("Hi", max_tokens=2)
+    text = (await stack.get("/metrics")).raw.decode()
+    for family in Metrics().registry.collect():
+        assert re.search(rf"^# TYPE {family.name}", text, re.M), family.name
+    assert "no/such" not in text
+    assert "xxx" not in text
+
+
+async def test_openapi_describes_the_request(stack: Stack) -> None:
+    document = (await stack.get("/openapi.json")).json
+    schema = document["components"]["schemas"]["ChatRequest"]
+    assert {"messages", "tools", "thinking", "response_format"} <= set(schema["properties"])
+    post = document["paths"]["/v1/chat/completions"]["post"]
+    assert post["requestBody"]["content"]["application/json"]["schema"]["$ref"].endswith("ChatRequest")
+    assert (await stack.get("/docs")).status == 200
+
+
+async def test_tokenize_gives_the_prompt_that_chat_sends(stack: Stack) -> None:
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "Hello there"}]}
+    for path in ("/tokenize", "/v1/tokenize"):
+        tokens = (await stack.post(path, body)).json
+        await stack.post("/v1/chat/completions", {**body, "max_tokens": 1})
+        assert tokens["tokens"] == stack.sent["ids"]
+        assert tokens["count"] == len(tokens["tokens"])
+    for path in ("/detokenize", "/v1/detokenize"):
+        back = await stack.post(path, {"model": MODEL, "tokens": tokens["tokens"]})
+        assert "Hello there" in back.json["prompt"]
+    text = (await stack.post("/tokenize", {"prompt": "naïve 猫", "return_token_strs": True})).json
+    assert "".join(text["token_strs"]).replace("\ufffd", "") != ""
+    assert (await stack.post("/detokenize", {"tokens": text["tokens"]})).json == {"prompt": "naïve 猫"}
+    wrong = await stack.post("/detokenize", {"tokens": [1, 99999]})
+    assert wrong.error["param"] == "tokens[1]"
+
+
+async def test_cors_and_keys_hold_on_the_fast_path() -> None:
+    origin = {"origin": "https://app.example"}
+    async with Stack(admission={"api_keys": ["k"]}, cors_origins=["https://app.example"]) as s:
+        body = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}
+        refused = await s.post("/v1/chat/completions", body, origin)
+        assert (refused.status, refused.error["code"]) == (401, "invalid_api_key")
+        answer = await s.post("/v1/chat/completions", body, {**origin, "authorization": "Bearer k"})
+        assert answer.status == 200
+        assert answer.headers["access-control-allow-origin"] == "https://app.example"
+        preflight = await s.call(
+            "OPTIONS", "/v1/chat/completions", headers={**origin, "access-control-request-method": "POST"}
+        )
+        assert preflight.status == 200
+        assert await s.metric('catalejo_http_requests_total{route="/v1/chat/completions",status="200"}') >= 1

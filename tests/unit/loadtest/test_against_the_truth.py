@@ -1,0 +1,88 @@
+"""Against a server that knows the truth: latency counts from the plan, and a stall cannot hide."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from loadtest.executor import Load
+from loadtest.payloads.text import Calibration
+from loadtest.report import files
+from loadtest.running import Options, ServerError, Target, run
+from loadtest.scenario import Scenario
+from loadtest.truth_server import Timetable, serve
+
+ONE_TURN = Scenario.model_validate({"name": "t", "description": "one turn", "new_tokens": 16, "output_tokens": 5})
+
+
+@contextmanager
+def server(table: Timetable) -> Iterator[str]:
+    loop = asyncio.new_event_loop()
+    made: asyncio.Server = loop.run_until_complete(serve(0, table))
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{made.sockets[0].getsockname()[1]}"
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(5)
+        made.close()
+        loop.run_until_complete(asyncio.sleep(0))
+        loop.close()
+
+
+def go(url: str, **load: Any) -> dict[str, Any]:
+    options = Options(Target(url, "m"), ONE_TURN, Load(**load), workers=1)
+    return run(options, calibration=Calibration())
+
+
+def test_every_planned_request_is_measured_and_counted_from_usage() -> None:
+    with server(Timetable(ttft_s=0.05, gap_s=0.01, tokens=5)) as url:
+        result = go(url, rate=40, arrival="constant", warmup_s=0.5, duration_s=2)
+    assert result["requests"]["measured"] == result["requests"]["ok"] == 80
+    assert result["tokens"]["output"] == 400
+    assert result["latency_ms"]["ttft"]["min"] >= 50
+    assert result["latency_ms"]["tpot"]["min"] >= 8
+
+
+def test_a_stall_is_charged_to_every_request_that_was_due_in_it() -> None:
+    """Coordinated omission: 20 requests/s are due all through a stall of a second, so about 20 of them saw it, and their
+    mean wait is half of it. A harness that waits for answers before it sends would show one slow request."""
+    with server(Timetable(ttft_s=0.01, gap_s=0.001, tokens=2, stall_at_s=1.5, stall_s=1.0)) as url:
+        result = go(url, rate=20, arrival="constant", warmup_s=0, duration_s=3)
+    waits = sorted((s["ttft"] for s in result["samples"]), reverse=True)
+    slow = [w for w in waits if w > 0.1]
+    assert 12 <= len(slow) <= 26
+    assert 0.3 <= sum(slow) / len(slow) <= 0.75
+
+
+def test_refusals_and_dead_servers_are_errors_not_fast_answers() -> None:
+    with pytest.raises(ServerError, match="does not answer"):
+        run(Options(Target("http://127.0.0.1:9", "m"), ONE_TURN, Load()))
+    result = go("http://127.0.0.1:9", rate=20, warmup_s=0, duration_s=1)
+    assert result["requests"]["ok"] == 0
+    assert set(result["requests"]["errors"]) == {"connect"}
+    assert result["latency_ms"]["ttft"] is None
+    assert not result["verdict"]["valid"]
+
+
+def test_results_survive_the_disk_and_the_page_opens_with_the_verdict(tmp_path: Any) -> None:
+    with server(Timetable(ttft_s=0.01, gap_s=0.001, tokens=3)) as url:
+        result = go(url, mode="closed", concurrency=4, warmup_s=0, duration_s=1)
+    for suffix in (".json", ".csv", ".html"):
+        files.write(result, tmp_path / f"r{suffix}")
+    assert files.read(tmp_path / "r.json")["requests"] == result["requests"]
+    html = (tmp_path / "r.html").read_text()
+    assert "<svg" in html
+    assert ("INVALID" in html) == (not result["verdict"]["valid"])
+    assert "http://" not in html.replace(url, "").replace("http://www.w3.org", "")
+    with pytest.raises(files.ResultError):
+        files.write(result, tmp_path / "r.pdf")
+    (tmp_path / "x.json").write_text("{}")
+    with pytest.raises(files.ResultError):
+        files.read(tmp_path / "x.json")
