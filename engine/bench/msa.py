@@ -48,10 +48,7 @@ CURVE = (
     (8, 512 * K, 0),
     (128, 32 * K, 0),
 )
-<<<<<<< HEAD
 DENSE = ((1, 32 * K), (1, 128 * K), (1, 512 * K), (1, 1024 * K), (8, 32 * K), (8, 128 * K), (32, 32 * K))
-=======
->>>>>>> main
 MUST_AIM = {(1, 128 * K, 0): (17, 12), (8, 32 * K, 0): (32, 26), (32, 32 * K, 0): (105, 98), (8, 128 * K, 1): (48, 40),
             (32, 128 * K, 0): (288, 282), (1, 1024 * K, 0): (76, 70)}  # fmt: skip
 
@@ -67,14 +64,10 @@ class Ours:
     def __init__(self, inputs: DecodeInputs, tuning: Tuning | None = None, kernel: str = "sm90") -> None:
         self.i = inputs
         device = inputs.q.device
-<<<<<<< HEAD
         own = kernel == "sm90"
-        self.runner: Any = Sm90Runner(inputs.shape, device, tuning) if own else dispatch.make(inputs.shape, device, kernel)[1]
-=======
         self.runner: Any = (
-            Sm90Runner(inputs.shape, device, tuning) if kernel == "sm90" else TritonRunner(inputs.shape, device)
+            Sm90Runner(inputs.shape, device, tuning) if own else dispatch.make(inputs.shape, device, kernel)[1]
         )
->>>>>>> main
         self.nothing = torch.ones_like(inputs.lengths)
         shape = (inputs.shape.rows, inputs.shape.groups, inputs.shape.config.topk_blocks)
         self.blocks = [torch.full(shape, -7, dtype=torch.int32, device=inputs.q.device) for _ in range(inputs.sets)]
@@ -320,7 +313,9 @@ def check(device: torch.device, cases: Any, only: str = "") -> int:
                     print(f"check {name:9s} {case.name:24s} skipped: {refusal}", flush=True)
                 continue
             try:
-                faults = check_decode(case, device, lambda s, k=kernel: k.make(s, device), seed=int(time.time()) & 0xFFFF)
+                faults = check_decode(
+                    case, device, lambda s, k=kernel: k.make(s, device), seed=int(time.time()) & 0xFFFF
+                )
             except Exception as error:
                 faults = [f"{type(error).__name__}: {str(error)[:300]}"]
             bad += bool(faults)
@@ -391,19 +386,7 @@ def main(arguments: list[str] | None = None) -> int:
             args.json.write_text(json.dumps(report, indent=1))
     if args.dense:
         report["dense"] = []
-<<<<<<< HEAD
         for requests, tokens in DENSE:
-=======
-        for requests, tokens in (
-            (1, 32 * K),
-            (1, 128 * K),
-            (1, 512 * K),
-            (1, 1024 * K),
-            (8, 32 * K),
-            (8, 128 * K),
-            (32, 32 * K),
-        ):
->>>>>>> main
             found = dense_us(requests, tokens, device)
             report["dense"].append({"requests": requests, "tokens": tokens, **found})
             print(f"dense B={requests} L={tokens // K}k {found}", flush=True)

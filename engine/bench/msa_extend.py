@@ -65,7 +65,12 @@ def measure(case: ExtendCase, device: torch.device, peer: SimpleNamespace | None
     out = torch.full_like(q, float("nan"))
     blocks = torch.full((rows, GROUPS, 16), -7, dtype=torch.int32, device=device)
     one = [PageTable(table.contiguous()) for table in tables]
-    row: dict[str, Any] = {"case": str(case), **dataclasses.asdict(case), "kernel": plan.choice.kernel, "floor": floor_us(case)}
+    row: dict[str, Any] = {
+        "case": str(case),
+        **dataclasses.asdict(case),
+        "kernel": plan.choice.kernel,
+        "floor": floor_us(case),
+    }
 
     plan.extend(q, index_q, k, v, index_k, one[0], out=out, blocks=blocks)
     row["fault"] = None
@@ -74,7 +79,11 @@ def measure(case: ExtendCase, device: torch.device, peer: SimpleNamespace | None
         scores = torch.cat(
             [
                 paged_block_scores(
-                    index_q[r * case.new : (r + 1) * case.new], index_k, PageTable(tables[0, r : r + 1]), ends[r : r + 1], case.new
+                    index_q[r * case.new : (r + 1) * case.new],
+                    index_k,
+                    PageTable(tables[0, r : r + 1]),
+                    ends[r : r + 1],
+                    case.new,
                 )
                 for r in range(case.requests)
             ]
@@ -143,5 +152,7 @@ def _sglang(
 
 def print_row(row: dict[str, Any]) -> None:
     keys = ("floor", "select", "attend", "total", "sglang_select", "sglang_attend", "sglang_total", "speedup", "error")
-    numbers = "  ".join(f"{key}={row[key]:.3g}" if key == "error" else f"{key}={row[key]:.1f}" for key in keys if key in row)
+    numbers = "  ".join(
+        f"{key}={row[key]:.3g}" if key == "error" else f"{key}={row[key]:.1f}" for key in keys if key in row
+    )
     print(f"extend {row['case']:28s} {numbers}  {'ok' if not row['fault'] else 'FAULT ' + row['fault']}", flush=True)

@@ -55,10 +55,19 @@ class ExtendPlan:
         request = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(new_tokens))
         self.row_request = request.to(torch.int32).to(device)
         shape = DecodeShape(
-            rows, groups, heads, 1, max(lengths), query_dtype, kv_dtype, index_dtype, head_dim, lengths_per_row=True, config=config
-        )  # fmt: skip
+            rows,
+            groups,
+            heads,
+            max_tokens=max(lengths),
+            query_dtype=query_dtype,
+            kv_dtype=kv_dtype,
+            index_dtype=index_dtype,
+            head_dim=head_dim,
+            lengths_per_row=True,
+            config=config,
+        )
         self.shape = shape
-        # Attention alone: the decode kernels' limits on index columns do not matter, so none are claimed.
+        # Attention alone: the index keys' type is no matter of this runner.
         self.choice, self.runner = dispatch.make(dataclasses.replace(shape, index_dtype=query_dtype), device, kernel)
         self.selector = None
         if self.choice.kernel in ("sm90", "triton"):
@@ -82,7 +91,9 @@ class ExtendPlan:
         for r, (count, length) in enumerate(zip(self.new_tokens, self.lengths, strict=True)):
             rows = slice(first, first + count)
             one = PageTable(pages.table[r : r + 1])
-            scores = paged_block_scores(index_q[rows], index_k, one, torch.tensor([length], device=index_q.device), count)
+            scores = paged_block_scores(
+                index_q[rows], index_k, one, torch.tensor([length], device=index_q.device), count
+            )
             out[rows] = reference.choose_blocks(scores, self.row_tokens[rows].long() - 1, self.config)
             first += count
         return out

@@ -28,6 +28,8 @@ from engine.msa import dispatch
 from engine.msa.config import MsaConfig
 from engine.msa.layouts import INTEGERS, DecodeShape, PageTable, need
 
+M3 = MsaConfig()
+
 
 class DecodePlan:
     """One shape on one device with its kernel and workspace. Not for two streams at once: the workspace is its own."""
@@ -80,7 +82,11 @@ class DecodePlan:
         _same(index_q, "index_q", (s.rows, s.groups, s.head_dim), s.query_dtype)
         need(index_q.stride(2) == 1, "index_q", "the last dimension must be contiguous")
         _same(index_k, "index_k", (None, s.config.block_size, s.head_dim), s.index_dtype)
-        need(index_k.stride()[1:] == (s.head_dim, 1), "index_k", f"strides are {index_k.stride()}, a page must be contiguous")
+        need(
+            index_k.stride()[1:] == (s.head_dim, 1),
+            "index_k",
+            f"strides are {index_k.stride()}, a page must be contiguous",
+        )
 
     def _check_attention(self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor | None) -> None:
         s = self.shape
@@ -113,7 +119,11 @@ class DecodePlan:
 def _same(tensor: Tensor, name: str, shape: tuple[int | None, ...], dtype: torch.dtype) -> None:
     got = tuple(tensor.shape)
     fits = len(got) == len(shape) and all(w is None or w == g for w, g in zip(shape, got, strict=True))
-    need(fits, name, f"shape is {got}, the plan is for {tuple('any' if w is None else w for w in shape)}".replace("'", ""))
+    need(
+        fits,
+        name,
+        f"shape is {got}, the plan is for {tuple('any' if w is None else w for w in shape)}".replace("'", ""),
+    )
     need(tensor.dtype == dtype, name, f"dtype is {tensor.dtype}, the plan is for {dtype}")
 
 
@@ -125,15 +135,19 @@ def plan_decode(shape: DecodeShape, device: torch.device | str, kernel: str = "a
 _kept = lru_cache(maxsize=64)(plan_decode)
 
 
-def _shape(index_q: Tensor, queries: int, heads: int, config: MsaConfig, table: PageTable, **dtypes: Any) -> DecodeShape:
+def _shape(
+    index_q: Tensor, queries: int, heads: int, config: MsaConfig, table: PageTable, **dtypes: Any
+) -> DecodeShape:
     rows, groups, dim = index_q.shape
     need(rows % queries == 0, "queries", f"{queries} rows per request do not divide {rows} rows")
     tokens = table.max_blocks * config.block_size
-    return DecodeShape(rows // queries, groups, heads, queries, tokens, index_q.dtype, head_dim=dim, config=config, **dtypes)
+    return DecodeShape(
+        rows // queries, groups, heads, queries, tokens, index_q.dtype, head_dim=dim, config=config, **dtypes
+    )
 
 
 def select_blocks(
-    index_q: Tensor, index_k: Tensor, table: PageTable, lengths: Tensor, config: MsaConfig = MsaConfig(), *,
+    index_q: Tensor, index_k: Tensor, table: PageTable, lengths: Tensor, config: MsaConfig = M3, *,
     queries: int = 1, kernel: str = "auto", out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """Chosen blocks int32 [T, G, K] of every query row and group."""
@@ -144,14 +158,20 @@ def select_blocks(
 
 
 def paged_decode(
-    q: Tensor, k: Tensor, v: Tensor, blocks: Tensor, table: PageTable, lengths: Tensor, config: MsaConfig = MsaConfig(), *,
+    q: Tensor, k: Tensor, v: Tensor, blocks: Tensor, table: PageTable, lengths: Tensor, config: MsaConfig = M3, *,
     queries: int = 1, scale: float | None = None, k_scale: float = 1.0, v_scale: float = 1.0, kernel: str = "auto",
     out: Tensor | None = None, lse: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """Attention of q [T, G H, D] to the given blocks [T, G, K] of its request."""
     groups = k.shape[2]
     shape = _shape(
-        q[:, :: q.shape[1] // groups], queries, q.shape[1] // groups, config, table, kv_dtype=k.dtype, index_dtype=q.dtype
+        q[:, :: q.shape[1] // groups],
+        queries,
+        q.shape[1] // groups,
+        config,
+        table,
+        kv_dtype=k.dtype,
+        index_dtype=q.dtype,
     )
     out = torch.empty_like(q) if out is None else out
     return _kept(shape, q.device, kernel).attend(
@@ -161,7 +181,7 @@ def paged_decode(
 
 def msa_decode(
     q: Tensor, index_q: Tensor, k: Tensor, v: Tensor, index_k: Tensor, table: PageTable, lengths: Tensor,
-    config: MsaConfig = MsaConfig(), *, queries: int = 1, scale: float | None = None, k_scale: float = 1.0,
+    config: MsaConfig = M3, *, queries: int = 1, scale: float | None = None, k_scale: float = 1.0,
     v_scale: float = 1.0, kernel: str = "auto", out: Tensor | None = None, lse: Tensor | None = None,
     blocks: Tensor | None = None,
 ) -> Tensor:  # fmt: skip

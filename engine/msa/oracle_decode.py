@@ -81,7 +81,7 @@ def attend_blocks(
     scale: float,
 ) -> tuple[Tensor, Tensor]:
     """fp32 attention of rows to given blocks [T, G, K]: out [T, Hq, D] and lse [T, Hq]. k, v [P, 128, G, D] views."""
-    rows, groups, topk = blocks.shape
+    rows, groups, _ = blocks.shape
     size, dim = k.shape[1], k.shape[3]
     request = torch.arange(rows, device=q.device) // queries
     pages = table.pages(rows // queries)[request]  # [T, N]

@@ -80,7 +80,9 @@ class Sm90Runner:
         self.device = device
         entries = self.tuning.score_ctas + shape.requests
         size = entries * shape.queries * shape.groups * CANDIDATES
-        self.workspace = torch.zeros(3, size, dtype=torch.int32, device=device)  # two parts key and page, one part block
+        self.workspace = torch.zeros(
+            3, size, dtype=torch.int32, device=device
+        )  # two parts key and page, one part block
         config = shape.config
         self._score, self._attend = native.CScore(), native.CAttend()
         for c in (self._score, self._attend):

@@ -71,7 +71,9 @@ def _choose_kernel(
         chosen = tl.where(slot <= own, slot, MAX_ID)
     else:
         block = tl.arange(0, N)
-        score = tl.load(scores + (row * GROUPS + group).to(tl.int64) * score_stride + block, mask=block < own, other=0.0)
+        score = tl.load(
+            scores + (row * GROUPS + group).to(tl.int64) * score_stride + block, mask=block < own, other=0.0
+        )
         score = tl.where(score == score, score, float("-inf")) + 0.0
         bits = score.to(tl.int32, bitcast=True)
         order = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(tl.int64)
