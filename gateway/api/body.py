@@ -38,7 +38,7 @@ async def read_body(request: Request, limit: int, drain: int) -> bytes:
             return pieces[0] if len(pieces) == 1 else b"".join(pieces)
     pieces.clear()
     if more and "100-continue" not in request.headers.get("expect", "").lower():
-        await _drain(request, drain)
+        await drop_rest(request, drain)
     message = f"the request body is larger than {limit} bytes"
     raise ApiError("request_too_large", message, headers={"connection": "close"})
 
@@ -50,7 +50,8 @@ async def _receive(request: Request) -> tuple[bytes, bool]:
     return message.get("body", b""), message.get("more_body", False)
 
 
-async def _drain(request: Request, budget: int) -> None:
+async def drop_rest(request: Request, budget: int) -> None:
+    """Reads and drops up to `budget` bytes of a body that has not ended, for a short time."""
     more = True
     try:
         async with asyncio.timeout(DRAIN_TIMEOUT_S):
@@ -62,7 +63,11 @@ async def _drain(request: Request, budget: int) -> None:
 
 
 def require_json(request: Request) -> None:
-    """A body of another declared type is a 415; none declared is taken as JSON."""
+    """A body of another declared type, or a compressed one, is a 415; none declared is taken as JSON."""
+    coding = request.headers.get("content-encoding", "identity").strip().lower()
+    if coding not in ("", "identity"):
+        message = f"content-encoding {coding[:SHOWN_CHARACTERS]!r}: send the body as it is"
+        raise ApiError("unsupported_media_type", message)
     kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if kind not in ("application/json", "") and not kind.endswith("+json") and kind != "text/plain":
         raise ApiError("unsupported_media_type", f"content-type {kind[:SHOWN_CHARACTERS]!r}: send application/json")

@@ -59,6 +59,7 @@ def serve(settings: Settings) -> int:
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,
         timeout_keep_alive=settings.server_keep_alive_s,
         timeout_graceful_shutdown=int(settings.shutdown_grace_s) or None,
         backlog=4096,

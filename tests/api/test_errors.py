@@ -104,7 +104,9 @@ async def test_paths_methods_and_types(stack: Stack) -> None:
     assert (wrong.status, wrong.error["code"], wrong.headers["allow"]) == (405, "method_not_allowed", "POST")
     form = await stack.post(CHAT, b"a=b", headers={"content-type": "application/x-www-form-urlencoded"})
     assert (form.status, form.error["code"]) == (415, "unsupported_media_type")
-    for answer in (missing, wrong, form):
+    packed = await stack.post(CHAT, b"{}", headers={"content-encoding": "gzip"})
+    assert (packed.status, packed.error["code"]) == (415, "unsupported_media_type")
+    for answer in (missing, wrong, form, packed):
         assert answer.headers["x-request-id"]
 
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from gateway.prompt import Checkpoint, PromptBuilder, RenderedPrompt
 
 ROUTE: Final = "/v1/chat/completions"
+MOST_CALLS: Final = 1 << 30
 
 
 class ChatService:
@@ -156,6 +157,7 @@ class ChatService:
             rows=rows if request.logprobs else None,
             include_usage=request.include_usage,
             continuous_usage=request.continuous_usage,
+            most_calls=1 if request.parallel_tool_calls is False else MOST_CALLS,
         )
 
     def _reasoning_fields(self, request: ChatRequest) -> tuple[str, ...]:

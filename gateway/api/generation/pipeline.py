@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import numpy as np
 
 from engine.wire import GenerateRequest, Grammar, Item
-from gateway.admission.admission import Admission
+from gateway.admission.admission import Admission, Permit
 from gateway.api.context import RequestContext
 from gateway.api.generation.plan import Plan
 from gateway.api.generation.run import Run
@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 LARGE_PROMPT_TOKENS: Final = 65536
 ENGINE_TRIES: Final = 2
+
+
+async def _settle(permit: Permit, run: Run) -> None:
+    permit.settle(run.completion_tokens)
 
 
 class Pipeline:
@@ -77,9 +81,10 @@ class Pipeline:
         place = AsyncExitStack()
         runs: list[Run] = []
         try:
-            await place.enter_async_context(self._admission.acquire(context.tenant))
+            permit = await place.enter_async_context(self._admission.acquire(context.tenant))
             for plan in plans:
-                runs.append(await self._open_one(plan, context))
+                runs.append(await self._open_one(plan, context, permit))
+            context.headers.update(permit.headers)
         except BaseException:
             await asyncio.gather(*(run.aclose() for run in runs))
             await place.aclose()
@@ -96,19 +101,24 @@ class Pipeline:
             run.on_close(closed)
         return runs
 
-    async def _open_one(self, plan: Plan, context: RequestContext) -> Run:
+    async def _open_one(self, plan: Plan, context: RequestContext, permit: Permit) -> Run:
         async with AsyncExitStack() as resources:
             rendered = await self._timed("prompt", plan.large, plan.render)
             began = perf_counter()
             media = await self._media.prepare(plan.media, tenant=context.tenant) if plan.media else []
             media_s = perf_counter() - began
             ids, items = await self._expand(rendered, media)
-            request = self._request(plan, context, ids, items, plan.grammar(rendered))
+            request = self._request(plan, context, ids, items, plan.grammar(rendered), permit.priority)
+            permit.charge(len(ids))
             parsers = [plan.parser(rendered) for _ in range(plan.n)]
             self._metrics.overhead.observe(perf_counter() - context.began - media_s)
-            stream = await self._send(request, plan.session, resources)
+            try:
+                stream = await self._send(request, plan.session, resources)
+            except BaseException:
+                permit.settle(-len(ids))  # the engine computed nothing
+                raise
             child(self._metrics.prompt_tokens, self._model_name).observe(len(ids))
-            return Run(
+            run = Run(
                 stream,
                 parsers,
                 len(ids),
@@ -118,6 +128,8 @@ class Pipeline:
                 self._abort_wait_s,
                 resources.pop_all(),
             )
+            run.on_close(lambda: _settle(permit, run))
+            return run
         raise AssertionError("unreachable")
 
     async def _timed(self, step: str, large: bool, work: Callable[[], T]) -> T:
@@ -138,7 +150,13 @@ class Pipeline:
         )
 
     def _request(
-        self, plan: Plan, context: RequestContext, ids: Any, items: list[Item], grammar: Grammar | None
+        self,
+        plan: Plan,
+        context: RequestContext,
+        ids: Any,
+        items: list[Item],
+        grammar: Grammar | None,
+        tenant_priority: int,
     ) -> GenerateRequest:
         limit, prompt = self.context_length, len(ids)
         if prompt >= limit:
@@ -166,7 +184,7 @@ class Pipeline:
             logprobs=plan.logprobs,
             grammar=grammar,
             cache_salt=context.tenant,
-            priority=plan.priority,
+            priority=tenant_priority + plan.priority,
             traceparent=context.traceparent,
             items=tuple(items),
             require=tuple(name for name, on in used.items() if on),

@@ -59,6 +59,7 @@ class Running:
 @asynccontextmanager
 async def running(lookup: Table | None = None, **changes: Any) -> AsyncIterator[Running]:
     changes.setdefault("fetch", lifted())
+    changes.setdefault("video_workers", 0)  # no processes where no videos are sent
     service = MediaService(
         MediaSettings(**changes), MediaMetrics(), lookup=lookup or Table(pictures_example=[["127.0.0.1"]])
     )
