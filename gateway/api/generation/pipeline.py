@@ -10,6 +10,7 @@ import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, ExitStack
+from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -33,6 +34,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 LARGE_PROMPT_TOKENS: Final = 65536
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """A plan's prompt and media, before placeholders are expanded. `media_s`: what the media took."""
+
+    rendered: RenderedPrompt
+    media: list[PreparedMedia]
+    media_s: float
 
 
 async def _settle(permit: Permit, run: Run) -> None:
@@ -76,13 +86,21 @@ class Pipeline:
         return run
 
     async def open_all(self, plans: Sequence[Plan], context: RequestContext) -> list[Run]:
-        """All are open, or none. One place in admission for all of them; the last to close gives it back."""
+        """All are open, or none. One place in admission for all of them; the last to close gives it back.
+
+        Media is fetched and decoded before that place is taken, in places of its own."""
+        self._admission.admit(context.tenant)
+        ready: list[_Ready] | None = None
+        if any(plan.media for plan in plans):
+            async with self._admission.media_place(context.tenant):
+                ready = [await self._prepare(plan, context) for plan in plans]
         place = AsyncExitStack()
         runs: list[Run] = []
         try:
             permit = await place.enter_async_context(self._admission.acquire(context.tenant))
-            for plan in plans:
-                runs.append(await self._open_one(plan, context, permit))
+            for i, plan in enumerate(plans):
+                one = ready[i] if ready is not None else await self._prepare(plan, context)
+                runs.append(await self._open_one(plan, one, context, permit))
             context.headers.update(permit.headers)
         except BaseException:
             await asyncio.gather(*(run.aclose() for run in runs))
@@ -100,18 +118,22 @@ class Pipeline:
             run.on_close(closed)
         return runs
 
-    async def _open_one(self, plan: Plan, context: RequestContext, permit: Permit) -> Run:
+    async def _prepare(self, plan: Plan, context: RequestContext) -> _Ready:
+        """The prompt first: a mistake in it must not cost a download."""
+        rendered = await self._timed("prompt", plan.large, plan.render)
+        began = perf_counter()
+        media = await self._media.prepare(plan.media, tenant=context.tenant) if plan.media else []
+        return _Ready(rendered, media, perf_counter() - began)
+
+    async def _open_one(self, plan: Plan, ready: _Ready, context: RequestContext, permit: Permit) -> Run:
         async with AsyncExitStack() as resources:
-            rendered = await self._timed("prompt", plan.large, plan.render)
-            began = perf_counter()
-            media = await self._media.prepare(plan.media, tenant=context.tenant) if plan.media else []
-            media_s = perf_counter() - began
-            ids, items = await self._expand(rendered, media)
+            rendered = ready.rendered
+            ids, items = await self._expand(rendered, ready.media)
             request = self._request(plan, context, ids, items, plan.grammar(rendered), permit.priority)
             permit.charge(len(ids))
             tried: set[str] = set()
             parsers = [plan.parser(rendered) for _ in range(plan.n)]
-            self._metrics.overhead.observe(perf_counter() - context.began - media_s)
+            self._metrics.overhead.observe(perf_counter() - context.began - ready.media_s)
             try:
                 stream = await self._send(request, plan.session, tried)
             except BaseException:
