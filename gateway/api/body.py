@@ -39,7 +39,7 @@ async def read_body(request: Request, limit: int, drain: int) -> bytes:
             return pieces[0] if len(pieces) == 1 else b"".join(pieces)
     pieces.clear()
     if more and "100-continue" not in request.headers.get("expect", "").lower():
-        await _drain(request, drain)
+        await drop_rest(request, drain)
     message = f"the request body is larger than {limit} bytes"
     raise ApiError("request_too_large", message, headers={"connection": "close"})
 
@@ -51,7 +51,8 @@ async def _receive(request: Request) -> tuple[bytes, bool]:
     return message.get("body", b""), message.get("more_body", False)
 
 
-async def _drain(request: Request, budget: int) -> None:
+async def drop_rest(request: Request, budget: int) -> None:
+    """Reads and drops up to `budget` bytes of a body that has not ended, for a short time."""
     more = True
     try:
         async with asyncio.timeout(DRAIN_TIMEOUT_S):

@@ -15,10 +15,9 @@ The types are those of xgrammar: "json_schema", and "structural_tag" with its `m
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
-
-import orjson
 
 from engine.wire import Grammar
 from gateway.errors import ApiError
@@ -58,7 +57,7 @@ def output_grammar(
         return _grammar(checkpoint, either, starts_in_reasoning)
     if starts_in_reasoning is None and checkpoint.think_end_id is not None:
         return _grammar(checkpoint, json_text, None)
-    return Grammar("json_schema", orjson.dumps(schema).decode(), _after(checkpoint, starts_in_reasoning))
+    return Grammar("json_schema", _json(schema), _after(checkpoint, starts_in_reasoning))
 
 
 def _when_called(
@@ -171,6 +170,16 @@ def _after(checkpoint: Checkpoint, starts_in_reasoning: bool | None) -> tuple[in
     return (checkpoint.think_end_id,) if starts_in_reasoning and checkpoint.think_end_id is not None else None
 
 
+def _json(value: Any) -> str:
+    """Numbers of any size, since schemas hold them."""
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except (ValueError, TypeError, RecursionError):
+        raise ApiError(
+            "invalid_schema", "a JSON schema of this request is nested too deeply or holds a number that JSON cannot"
+        ) from None
+
+
 def _grammar(checkpoint: Checkpoint, form: Format, starts_in_reasoning: bool | None) -> Grammar:
     if starts_in_reasoning is None and checkpoint.think_end_id is not None:
         thought = {
@@ -182,5 +191,5 @@ def _grammar(checkpoint: Checkpoint, form: Format, starts_in_reasoning: bool | N
         skipped = {"type": "const_string", "value": markers.THINK_END}
         first = {"type": "optional", "content": {"type": "or", "elements": [thought, skipped]}}
         form = {"type": "sequence", "elements": [first, form]}
-    text = orjson.dumps({"type": "structural_tag", "format": form}).decode()
+    text = _json({"type": "structural_tag", "format": form})
     return Grammar("structural_tag", text, _after(checkpoint, starts_in_reasoning))

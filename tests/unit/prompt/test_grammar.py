@@ -249,6 +249,19 @@ def test_wrong_choices_are_named(options: dict[str, Any], code: str, param: str)
     assert (e.value.code, e.value.param) == (code, param)
 
 
+def test_schemas_beyond_what_can_be_written_are_refused_and_large_numbers_are_not() -> None:
+    deep: Any = {}
+    for _ in range(5000):
+        deep = {"not": deep}
+    holder = {"type": "json_schema", "json_schema": {"schema": deep}}
+    with pytest.raises(ApiError) as e:
+        output_grammar(tiny(), starts_in_reasoning=False, response_format=holder)
+    assert e.value.code == "invalid_schema"
+    holder["json_schema"] = {"schema": {"const": 10**31}}
+    grammar = output_grammar(tiny(), starts_in_reasoning=False, response_format=holder)
+    assert grammar is not None and grammar.value == f'{{"const":{10**31}}}'
+
+
 def one(schema: Any, **more: Any) -> dict[str, Any]:
     return {"type": "object", "properties": {"k": schema}, "required": ["k"], **more}
 
