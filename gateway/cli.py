@@ -107,6 +107,20 @@ def doctor(
     raise typer.Exit(command.run(model, engine, config))
 
 
+@app.command("hash-key")
+def hash_key() -> None:
+    """Read an API key from standard input, print the form for `api_key_hashes`."""
+    import sys
+
+    from gateway.admission.keys import digest
+
+    key = sys.stdin.readline().strip()
+    if len(key) < 16:
+        typer.echo("error: a key has at least 16 characters; `openssl rand -hex 32` makes a good one", err=True)
+        raise typer.Exit(2)
+    typer.echo(digest(key))
+
+
 @bench.command("gateway")
 def bench_gateway(
     streams: Annotated[int, typer.Option(min=1)] = 100,

@@ -33,6 +33,8 @@ class RequestContext:
     began: float = field(default_factory=perf_counter)
     tenant: str = "default"
     error_code: str | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+    """Sent with the response, whatever it becomes, unless the response has the header itself."""
     notes: dict[str, Any] = field(default_factory=dict)
     """Goes to the access log: model, token counts, phases. Never contents, URLs or keys."""
 
@@ -60,8 +62,11 @@ class RequestScope:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 elapsed_ms = (perf_counter() - context.began) * 1000
+                present = {name for name, _ in message["headers"]}
+                extra = [(k.encode(), v.encode()) for k, v in context.headers.items() if k.encode() not in present]
                 message["headers"] = [
                     *message["headers"],
+                    *extra,
                     (b"x-request-id", context.request_id.encode()),
                     (b"openai-processing-ms", b"%d" % elapsed_ms),
                 ]

@@ -90,6 +90,20 @@ def test_a_long_prompt_holds_up_a_stream_by_one_chunk_at_most():
     assert d.run().finish(long).type == "length"
 
 
+def test_late_chunks_of_a_long_prompt_shrink_and_never_stop():
+    d = Driver(kv_pages=512, chunk_tokens=256, step_pairs=64 * 1024)
+    request = d.ask(text_ids(3000, 1), 1)
+    counts = []
+    while not d.tokens(request):
+        before = request.sequences[0].computed
+        d.step()
+        counts.append((before, d.core.totals.prefill_tokens - sum(c for _, c in counts)))
+    assert counts[0] == (0, 256)
+    assert counts[-2][1] < 32
+    for before, count in counts:
+        assert count * (before + count) <= 64 * 1024 or count == PAGE
+
+
 def test_a_short_prompt_passes_a_long_one():
     d = Driver(kv_pages=512, chunk_tokens=64)
     long, short = d.ask(text_ids(3000, 1), 1), d.ask(text_ids(40, 2), 1)
