@@ -24,7 +24,7 @@ from engine.local.vision import FeatureCache
 from engine.wire import Done, Failure, Finish, Reply, Tokens
 
 Output = tuple[Request, list[Reply]]
-CPU_CHUNK_PAIRS = 512 * 8192
+CPU_STEP_PAIRS = 512 * 8192
 
 
 @dataclass(slots=True)
@@ -47,13 +47,13 @@ class Core:
         self.max_context = min(positions, self.n_pages * self.page_size, options.context_length or positions)
         self.storage = kv_storage.allocate(model.kv_shape, self.n_pages, model.dtype, model.device)
         self.cache = PrefixCache(self.n_pages, keep=options.prefix_cache)
-        pairs = options.chunk_pairs or (CPU_CHUNK_PAIRS if model.device.type == "cpu" else None)
+        pairs = options.step_pairs or (CPU_STEP_PAIRS if model.device.type == "cpu" else None)
         self.scheduler = Scheduler(
             self.cache,
             self.page_size,
             max_running=options.max_running,
             chunk_tokens=options.chunk_tokens,
-            chunk_pairs=pairs,
+            step_pairs=pairs,
         )
         self.features = FeatureCache(model, options.feature_cache_bytes)
         self.rows: dict[str, Mapping[str, bytes]] = {}

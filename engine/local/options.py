@@ -18,7 +18,9 @@ class EngineOptions:
     model: str | Path
     """A checkpoint folder, or a hub name like `org/name` where there is a network."""
     host: str = "127.0.0.1"
+    """Address to listen on."""
     port: int = 30000
+    """Port to listen on; 0 takes a free one."""
     token: str | None = None
     """Bearer token that every call but /health must carry. None: open."""
     dtype: DType = "auto"
@@ -33,7 +35,7 @@ class EngineOptions:
     """Most choices that wait; a request that would pass this is refused with 503 `queue_full`."""
     chunk_tokens: int = 512
     """Most prompt tokens in one step. Bounds how long a long prompt can hold up running streams."""
-    chunk_pairs: int | None = None
+    step_pairs: int | None = None
     """Most (prompt token, earlier token) pairs in one step, so that chunks shrink as a prompt gets long and a step's time
     stays bounded. None: 512 * 8192 on a CPU, no limit on a GPU."""
     kv_pages: int | None = None
@@ -55,6 +57,7 @@ class EngineOptions:
     grace_s: float = 15.0
     """How long running requests may go on after SIGTERM or Ctrl-C before they are ended with `shutting_down`."""
     log_level: str = "info"
+    """critical, error, warning, info, debug or trace."""
 
     def __post_init__(self) -> None:
         for name in ("max_running", "chunk_tokens", "kv_bytes", "max_body_bytes"):
@@ -63,7 +66,7 @@ class EngineOptions:
         for name in ("max_queue", "media_store_bytes", "feature_cache_bytes", "grace_s"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must not be negative")
-        for name in ("kv_pages", "threads", "context_length", "chunk_pairs"):
+        for name in ("kv_pages", "threads", "context_length", "step_pairs"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} is {value}; it must be at least 1")

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from engine.msa.config import MsaConfig
-from engine.msa.layouts import PageTable
+from engine.msa.layouts import DecodeShape, PageTable
+from engine.msa.reference import choose_blocks
 
 NEG_INF = float("-inf")
 
@@ -80,7 +81,7 @@ def attend_blocks(
     scale: float,
 ) -> tuple[Tensor, Tensor]:
     """fp32 attention of rows to given blocks [T, G, K]: out [T, Hq, D] and lse [T, Hq]. k, v [P, 128, G, D] views."""
-    rows, groups, topk = blocks.shape
+    rows, groups, _ = blocks.shape
     size, dim = k.shape[1], k.shape[3]
     request = torch.arange(rows, device=q.device) // queries
     pages = table.pages(rows // queries)[request]  # [T, N]
@@ -97,3 +98,42 @@ def attend_blocks(
         outs.append(torch.einsum("ths,tsd->thd", scores.softmax(-1).nan_to_num(0.0), value))
         lses.append(scores.logsumexp(-1))
     return torch.cat(outs, 1).reshape(rows, -1, dim), torch.cat(lses, 1)
+
+
+class ReferenceRunner:
+    """The same calls as the kernels' runners, in plain torch: any device, dtype and size; synchronises and allocates."""
+
+    def __init__(self, shape: DecodeShape, device: torch.device) -> None:
+        self.shape = shape
+
+    def _rows(self, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        queries = self.shape.queries
+        if self.shape.lengths_per_row:
+            return lengths[queries - 1 :: queries], lengths.long()
+        return lengths, row_lengths(lengths.long(), queries)
+
+    def select(self, index_q: Tensor, index_k: Tensor, table: PageTable, lengths: Tensor, blocks: Tensor) -> None:
+        ends, rows = self._rows(lengths)
+        scores = paged_block_scores(index_q, index_k, table, ends, self.shape.queries)
+        scores = torch.nan_to_num(scores, nan=-1e30, neginf=NEG_INF)
+        blocks.copy_(choose_blocks(scores, (rows - 1).clamp(min=-1), self.shape.config))
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, blocks: Tensor, table: PageTable, lengths: Tensor, out: Tensor, *,
+        scale: float, k_scale: float = 1.0, v_scale: float = 1.0, lse: Tensor | None = None,
+    ) -> None:  # fmt: skip
+        _, rows = self._rows(lengths)
+        result, result_lse = attend_blocks(q, k, v, blocks, table, rows, self.shape.queries, scale * k_scale)
+        out.copy_(result * v_scale)
+        if lse is not None:
+            lse.copy_(result_lse)
+
+    def decode(
+        self, q: Tensor, index_q: Tensor, k: Tensor, v: Tensor, index_k: Tensor, table: PageTable, lengths: Tensor,
+        out: Tensor, *, scale: float, k_scale: float = 1.0, v_scale: float = 1.0, lse: Tensor | None = None,
+        blocks: Tensor | None = None,
+    ) -> None:  # fmt: skip
+        shape = (self.shape.rows, self.shape.groups, self.shape.config.topk_blocks)
+        chosen = torch.empty(shape, dtype=torch.int32, device=q.device) if blocks is None else blocks
+        self.select(index_q, index_k, table, lengths, chosen)
+        self.attend(q, k, v, chosen, table, lengths, out, scale=scale, k_scale=k_scale, v_scale=v_scale, lse=lse)

@@ -27,7 +27,6 @@ class Tuning:
     """Launch numbers. `choose` knows good ones; any may be set by hand for a measurement."""
 
     score_ctas: int
-    score_warps: int
     attend_warps: int
     cluster: int
     pdl: bool = True
@@ -38,12 +37,15 @@ class Tuning:
 
 
 def choose(shape: DecodeShape, multiprocessors: int) -> Tuning:
-    """As many CTAs as fill the chip once. Clusters: the fewest that give every multiprocessor about two CTAs."""
+    """One scoring CTA per multiprocessor; clusters as large as give about one wave of two CTAs per multiprocessor, for
+    few rows, and small ones as soon as there are enough (large clusters fit badly into a partly used chip)."""
     units = shape.rows * shape.groups
-    cluster = 8
+    cluster = 16
     while cluster > 1 and units * cluster > 2 * multiprocessors:
         cluster //= 2
-    return Tuning(2 * multiprocessors, 8, 8 if units * cluster <= multiprocessors else 4, cluster)
+    if units * cluster > multiprocessors:
+        cluster = min(cluster, 2)
+    return Tuning(multiprocessors, 4, cluster)
 
 
 def unsupported(shape: DecodeShape) -> str | None:
@@ -103,13 +105,7 @@ class Sm90Runner:
         code = native.TYPE_CODES[index_k.dtype]
         native.check(
             self.lib.msa_score(
-                ctypes.byref(c),
-                code,
-                self._query_code,
-                t.score_ctas,
-                t.score_warps,
-                t.pdl,
-                native.stream_of(self.device),
+                ctypes.byref(c), code, self._query_code, t.score_ctas, t.pdl, native.stream_of(self.device)
             ),
             "msa_score",
         )

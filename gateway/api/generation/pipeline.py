@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, ExitStack
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -19,12 +19,12 @@ from engine.wire import GenerateRequest, Grammar, Item
 from gateway.admission.admission import Admission, Permit
 from gateway.api.context import RequestContext
 from gateway.api.generation.plan import Plan
-from gateway.api.generation.run import Run
+from gateway.api.generation.run import MOVABLE, Run
 from gateway.errors import ApiError
 from gateway.metrics import Metrics, child
 from gateway.routing.router import Router
 from gateway.routing.worker import Worker
-from gateway.upstream.client import EngineUnreachable, GenerationStream
+from gateway.upstream.client import GenerationStream
 
 if TYPE_CHECKING:
     from gateway.media.service import MediaService
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 LARGE_PROMPT_TOKENS: Final = 65536
-ENGINE_TRIES: Final = 2
 
 
 async def _settle(permit: Permit, run: Run) -> None:
@@ -110,10 +109,11 @@ class Pipeline:
             ids, items = await self._expand(rendered, media)
             request = self._request(plan, context, ids, items, plan.grammar(rendered), permit.priority)
             permit.charge(len(ids))
+            tried: set[str] = set()
             parsers = [plan.parser(rendered) for _ in range(plan.n)]
             self._metrics.overhead.observe(perf_counter() - context.began - media_s)
             try:
-                stream = await self._send(request, plan.session, resources)
+                stream = await self._send(request, plan.session, tried)
             except BaseException:
                 permit.settle(-len(ids))  # the engine computed nothing
                 raise
@@ -127,6 +127,7 @@ class Pipeline:
                 self._metrics,
                 self._abort_wait_s,
                 resources.pop_all(),
+                self._mover(request, plan.session, tried),
             )
             run.on_close(lambda: _settle(permit, run))
             return run
@@ -190,29 +191,41 @@ class Pipeline:
             require=tuple(name for name, on in used.items() if on),
         )
 
-    async def _send(self, request: GenerateRequest, session: str, resources: AsyncExitStack) -> GenerationStream:
-        """To the best worker; to another one when the first could not be reached at all."""
+    async def _send(self, request: GenerateRequest, session: str, tried: set[str]) -> GenerationStream:
+        """To the best worker not in `tried`; to another one when it could not be reached or has no place left. `tried`
+        grows by every worker that failed. Closing the stream gives the worker's slot back."""
         long = len(request.input_ids) > LARGE_PROMPT_TOKENS
         route = await self._timed(
             "route",
             long,
             lambda: self._router.route_request(request.input_ids, request.items, request.cache_salt, session),
         )
-        tried: set[str] = set()
         while True:
             worker, new_tokens = self._router.pick(route, exclude=frozenset(tried))
             try:
-                async with AsyncExitStack() as held:
+                with ExitStack() as held:
                     ticket = held.enter_context(worker.holding(len(request.input_ids), new_tokens))
                     stream = await self._open(worker, request)
                     stream.on_first_token = ticket.computed
-                    resources.push_async_exit(held.pop_all())
+                    stream.on_close = held.pop_all().close
                     return stream
-            except EngineUnreachable:
+            except ApiError as e:
                 tried.add(worker.name)
-                if len(tried) >= min(ENGINE_TRIES, len(self._router.workers)):
+                if e.code not in MOVABLE or not self._router.others(tried):
                     raise
-                child(self._metrics.upstream_retries, worker.name, "unreachable").inc()
+                child(self._metrics.upstream_retries, worker.name, e.code).inc()
+
+    def _mover(
+        self, request: GenerateRequest, session: str, tried: set[str]
+    ) -> Callable[[str], Awaitable[GenerationStream]]:
+        async def move(failed: str) -> GenerationStream:
+            self._router.failed(failed)
+            tried.add(failed)
+            if not self._router.others(tried):
+                raise ApiError("engine_unavailable", "no other engine is available")
+            return await self._send(request, session, tried)
+
+        return move
 
     async def _open(self, worker: Worker, request: GenerateRequest) -> GenerationStream:
         try:

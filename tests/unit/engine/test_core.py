@@ -91,7 +91,7 @@ def test_a_long_prompt_holds_up_a_stream_by_one_chunk_at_most():
 
 
 def test_late_chunks_of_a_long_prompt_shrink_and_never_stop():
-    d = Driver(kv_pages=512, chunk_tokens=256, chunk_pairs=64 * 1024)
+    d = Driver(kv_pages=512, chunk_tokens=256, step_pairs=64 * 1024)
     request = d.ask(text_ids(3000, 1), 1)
     counts = []
     while not d.tokens(request):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import os
 import signal
@@ -294,6 +295,13 @@ async def test_a_signal_ends_streams_after_the_grace_period_and_the_process_clea
 def test_every_option_is_a_flag(capsys):
     given = parse(["--model", "m", "--kv-pages", "7", "--no-prefix-cache", "--dtype", "bfloat16", "--grace-s", "2.5"])
     assert given == EngineOptions(model="m", kv_pages=7, prefix_cache=False, dtype="bfloat16", grace_s=2.5)
+    assert parse(["--kv-pages", "7"], model="m", port=5, token=None) == EngineOptions(model="m", port=5, kv_pages=7)
     with pytest.raises(SystemExit):
         parse(["--model", "m", "--chunk-tokens", "0"])
     assert "chunk_tokens is 0; it must be at least 1" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        parse(["--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    for field in dataclasses.fields(EngineOptions):
+        assert f"--{field.name.replace('_', '-')}" in text
+    assert "Most prompt tokens in one step" in text

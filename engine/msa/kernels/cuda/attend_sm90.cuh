@@ -74,6 +74,7 @@ struct Attend {
 
   MSA_DEVICE static void run(const AttendParams& p, char* memory, int cluster_size) {
     Smem& sm = *reinterpret_cast<Smem*>(memory);
+    stamp(1, 0);
     const int rank = bid() % cluster_size, unit = bid() / cluster_size;
     const int row = unit / p.groups, group = unit % p.groups;
     const int request = row / p.lengths.queries, j = row % p.lengths.queries;
@@ -104,9 +105,11 @@ struct Attend {
       const int own_page = length > 0 ? page_of(p.table, table_row(p.table, request), (length - 1) >> 7) : 0;
       grid_wait();
       grid_trigger();
+      stamp(1, 1);
       Chooser<WARPS>::choose(p, sm.chooser, sm.arena.choose, request, j, group, share, own_page);
     }
     const Chosen& chosen = sm.chooser.chosen;
+    stamp(1, 4);
 
     // Steps of this warp: page rank + cluster_size * (step / kStepsPerPage), its step % kStepsPerPage-th 16 tokens.
     const int pages = chosen.count > rank ? (chosen.count - rank + cluster_size - 1) / cluster_size : 0;
@@ -141,16 +144,15 @@ struct Attend {
     float out[16][4], top[2] = {-INFINITY, -INFINITY}, total[2] = {0.f, 0.f};
     MSA_UNROLL
     for (int i = 0; i < 16; i++) out[i][0] = out[i][1] = out[i][2] = out[i][3] = 0.f;
-    MSA_UNROLL
-    for (int s = 0; s < kStages - 1; s++) fetch(s, s);
-    int stage = 0, refill = kStages - 1;
+    int stage = 0, refill = 0;
     MSA_NO_UNROLL
-    for (int step = 0; step < steps; step++) {
-      copy_wait<kStages - 2>();
+    for (int step = 1 - kStages; step < steps; step++) {  // the first kStages - 1 rounds only fetch
+      if (step >= 0) copy_wait<kStages - 2>();
       fetch(step + kStages - 1, refill);
+      refill = refill + 1 == kStages ? 0 : refill + 1;
+      if (step < 0) continue;
       const uint4* mine = ring + stage * kStepChunks * 32;
       stage = stage + 1 == kStages ? 0 : stage + 1;
-      refill = refill + 1 == kStages ? 0 : refill + 1;
       const int end = chosen.limit[rank + cluster_size * (step / kStepsPerPage)], token = token_of(step), first = token + 2 * c;
       if (token >= end) continue;  // the whole warp: this step lies behind the last token
 
@@ -212,10 +214,12 @@ struct Attend {
         mma<kMath>(out[i], a0, a1, a2, a3, b0, b1);
       }
     }
+    stamp(1, 5);
     merge(p, sm, out, top, total, row, group, rank, cluster_size);
     if constexpr (!GIVEN) {
       if (p.blocks && rank == 0 && warp() == 0) Chooser<WARPS>::report(p, sm.chooser, row, group);
     }
+    stamp(1, 14);
   }
 
   MSA_DEVICE static float weight(float part_max, float max) { return part_max == -INFINITY ? 0.f : fast_exp2(part_max - max); }
@@ -268,8 +272,10 @@ struct Attend {
       for (int w = 0; w < WARPS; w++) add(sum, 1.f, reinterpret_cast<const float4*>(sm.arena.part[w][i / fours])[i % fours]);
       sm.out[i] = sum;
     }
+    stamp(1, 6);
     // CTAs of the cluster: each finishes its share of the elements.
     if (cluster_size > 1) cluster_sync(); else cta_sync();
+    stamp(1, 7);
     const int each = 16 * fours / cluster_size;
     for (int i = rank * each + tid(); i < (rank + 1) * each; i += kThreads) {
       const int head = i / fours;
@@ -309,6 +315,7 @@ struct Attend {
           p.lse[row * (p.groups * p.heads) + group * p.heads + head] = state.y > 0.f ? state.x * 0.6931471805599453f + logf(state.y) : -INFINITY;
       }
     }
+    stamp(1, 8);
     if (cluster_size > 1) cluster_sync();  // nobody leaves while its shared memory is still read
   }
 

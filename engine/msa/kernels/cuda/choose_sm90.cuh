@@ -35,10 +35,13 @@ struct Chooser {
   static constexpr int kThreads = WARPS * 32;
   static constexpr int kPool = kMaxScoreCtas * kTopK;
   static constexpr int kOneLevel = 256;  // up to here one warp ranks all; above, every warp first ranks its part
-  static constexpr int kScratch = select_scratch((kPool + WARPS - 1) / WARPS);
+  static constexpr int kScratch = (select_scratch((kPool + WARPS - 1) / WARPS) + 1) / 2 * 2;
   struct alignas(16) Arena {  // dead once the choice is made
-    uint64_t scratch[WARPS][(kScratch + 1) / 2 * 2];
-    uint2 pool[kPool];
+    uint64_t scratch[WARPS][kScratch];
+    uint32_t key[kPool];
+    int32_t page[kPool];
+    uint32_t part_key[WARPS * kTopK];
+    int32_t part_index[WARPS * kTopK];
   };
   struct alignas(16) Smem {
     uint64_t picked[WARPS][kTopK];
@@ -67,41 +70,53 @@ struct Chooser {
     const int want = p.topk - 1;
     const int n = share.splits * share_slots(share.blocks, share.splits);
     const int64_t base = candidate_base(p.candidates, request, j * p.groups + group, share);
-    MSA_UNROLL_8
-    for (int i = tid(); i < n; i += kThreads) arena.pool[i] = p.candidates.key_page[base + i];
+    MSA_UNROLL_4
+    for (int i = tid(); i < n; i += kThreads) {
+      const uint2 one = p.candidates.key_page[base + i];
+      arena.key[i] = one.x;
+      arena.page[i] = static_cast<int>(one.y);
+    }
     cta_sync();
-    int rest = n;  // what the last ranking has to look at
-    if (n > kOneLevel) {
-      const int part = (n + WARPS - 1) / WARPS, begin = warp() * part, size = n - begin < part ? n - begin : part;
-      const int got = warp_select(size > 0 ? size : 0, want, [&](int i) { return arena.pool[begin + i].x; }, arena.scratch[warp()],
-                                  sm.picked[warp()]);
-      if (lane() < kTopK) {
-        uint64_t best = lane() < got ? sm.picked[warp()][lane()] : 0;  // index within the part -> within the pool
-        sm.picked[warp()][lane()] = best ? best - begin : 0;
+    stamp(1, 2);
+    // Level 0: every warp ranks its part of the pool. Level 1: one warp ranks the winners, or a small pool at once.
+    const bool two = n > kOneLevel;
+    const int part = (n + WARPS - 1) / WARPS;
+    MSA_NO_UNROLL
+    for (int level = two ? 0 : 1; level < 2; level++) {
+      int begin = 0, size = two ? WARPS * kTopK : n;
+      const uint32_t* keys = two ? arena.part_key : arena.key;
+      if (level == 0) {
+        begin = warp() * part;
+        size = n - begin < part ? (n > begin ? n - begin : 0) : part;
+        keys = arena.key + begin;
       }
-      rest = WARPS * kTopK;
+      if (level == 0 || warp() == 0) {
+        const int got = warp_select(size, want, [&](int i) { return keys[i]; }, arena.scratch[warp()], sm.picked[warp()]);
+        const bool in = lane() < got;
+        const uint64_t best = in ? sm.picked[warp()][lane()] : 0;
+        if (level == 0) {
+          if (lane() < kTopK) {
+            arena.part_key[warp() * kTopK + lane()] = picked_key(best);
+            arena.part_index[warp() * kTopK + lane()] = in ? begin + picked_index(best) : 0;
+          }
+        } else {
+          if (in) {
+            const int i = two ? arena.part_index[picked_index(best)] : picked_index(best);
+            sm.chosen.page[lane()] = arena.page[i];
+            sm.chosen.limit[lane()] = kBlock;
+            sm.chosen.source[lane()] = static_cast<int>(base) + i;
+          }
+          if (lane() == 0) {
+            sm.chosen.page[got] = own_page;
+            sm.chosen.limit[got] = length - own * kBlock;
+            sm.chosen.source[got] = -1 - own;
+            sm.chosen.count = got + 1;
+          }
+        }
+      }
       cta_sync();
     }
-    if (warp() == 0) {
-      const uint64_t* parts = &sm.picked[0][0];
-      uint64_t* out = arena.scratch[WARPS - 1];  // not the ranking's own
-      auto key = [&](int i) { return rest < n ? picked_key(parts[i]) : arena.pool[i].x; };
-      const int got = warp_select(rest, want, key, arena.scratch[0], out);
-      if (lane() < got) {
-        int i = picked_index(out[lane()]);
-        if (rest < n) i = picked_index(parts[i]);
-        sm.chosen.page[lane()] = static_cast<int>(arena.pool[i].y);
-        sm.chosen.limit[lane()] = kBlock;
-        sm.chosen.source[lane()] = static_cast<int>(base) + i;
-      }
-      if (lane() == 0) {
-        sm.chosen.page[got] = own_page;
-        sm.chosen.limit[got] = length - own * kBlock;
-        sm.chosen.source[got] = -1 - own;
-        sm.chosen.count = got + 1;
-      }
-    }
-    cta_sync();
+    stamp(1, 3);
   }
 
   // Blocks named by the caller, in any order; ids outside 0..own are ignored.
@@ -132,7 +147,7 @@ struct Chooser {
       block = source >= 0 ? p.candidates.block[source] : -1 - source;
     }
     int rank = 0;
-    MSA_UNROLL
+    MSA_UNROLL_4
     for (int i = 0; i < kTopK; i++) {
       const int other = shfl(block, i);
       rank += other < block || (other == block && i < lane());

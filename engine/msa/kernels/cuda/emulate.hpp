@@ -15,6 +15,7 @@
 #define MSA_DEVICE inline
 #define MSA_DEVICE_CALL inline
 #define MSA_UNROLL
+#define MSA_UNROLL_2
 #define MSA_UNROLL_4
 #define MSA_UNROLL_8
 #define MSA_NO_UNROLL
@@ -161,6 +162,19 @@ inline T cluster_load(const T* p, int rank) {
 inline void copy_async(void* to, const void* from, bool in) {
   if ((reinterpret_cast<uintptr_t>(from) | reinterpret_cast<uintptr_t>(to)) & 15) { fprintf(stderr, "misaligned copy\n"); abort(); }
   if (in) memcpy(to, from, 16); else memset(to, 0, 16);
+}
+inline void bytes_init(uint64_t* bar) { *bar = 0; }
+inline void bytes_init_done() {}
+inline void bytes_copy(void* to, const void* from, int bytes, uint64_t* bar) {
+  if ((reinterpret_cast<uintptr_t>(from) | reinterpret_cast<uintptr_t>(to) | bytes) & 15) { fprintf(stderr, "misaligned copy\n"); abort(); }
+  memcpy(to, from, bytes);
+  ++*bar;
+}
+inline void bytes_wait(uint64_t* bar, uint32_t parity) {
+  for (int spins = 0; (*bar & 1) == parity; spins++) {  // phase `parity` not complete
+    if (spins > 1000000) { fprintf(stderr, "a copy that was waited for was never started\n"); abort(); }
+    swapcontext(&emu::current->context, &emu::scheduler);
+  }
 }
 inline void copy_commit() {}
 template <int PENDING>
