@@ -14,6 +14,7 @@ import torch
 
 from engine.local import kv_storage
 from engine.local.attention import Batch, Segment
+from engine.local.kernel_rows import KernelRows, pick_kernel
 from engine.local.model import Model, Step
 from engine.local.options import EngineOptions
 from engine.local.prefix_cache import PrefixCache
@@ -55,6 +56,8 @@ class Core:
             chunk_tokens=options.chunk_tokens,
             step_pairs=pairs,
         )
+        heads = model.text_config.num_attention_heads // model.kv_shape.kv_heads
+        self.kernel = pick_kernel(options.msa_kernel, model.kv_shape, heads, model.msa, model.dtype, model.device)
         self.features = FeatureCache(model, options.feature_cache_bytes)
         self.rows: dict[str, Mapping[str, bytes]] = {}
         self.totals = Totals()
@@ -120,12 +123,12 @@ class Core:
             s, start, row = w.sequence, w.sequence.computed, len(ids)
             stop = start + w.count
             ids.extend(s.tokens[start:stop])
-            where = np.arange(start, stop)
-            positions.append(where)
+            span = np.arange(start, stop)
+            positions.append(span)
             table = self._table[s.slot]
             table[s.tabled : len(s.pages)] = s.pages[s.tabled :]
             s.tabled = len(s.pages)
-            pages.append(table[where // size])
+            pages.append(table[span // size])
             if w.count == 1:
                 singles += 1
             else:
@@ -142,12 +145,16 @@ class Core:
         def tensor(values: np.ndarray) -> torch.Tensor:
             return torch.from_numpy(np.ascontiguousarray(values)).to(device)
 
+        tables = tensor(self._table[slots, : -(-longest // size)])
+        where = tensor(position)
+        kernel = KernelRows.of(self.kernel, tables, where[:singles]) if self.kernel and singles else None
         batch = Batch(
-            tensor(position),
-            tensor(self._table[slots, : -(-longest // size)]),
+            where,
+            tables,
             singles,
             longest,
             [Segment(rows, start, tensor(self._table[s.slot, : len(s.pages)])) for rows, start, s in segments],
+            kernel,
         )
         return Step(
             tensor(np.array(ids, dtype=np.int64)),
