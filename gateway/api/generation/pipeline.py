@@ -10,6 +10,7 @@ import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, ExitStack
+from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -37,6 +38,13 @@ LARGE_PROMPT_TOKENS: Final = 65536
 
 async def _settle(permit: Permit, run: Run) -> None:
     permit.settle(run.completion_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class _Inputs:
+    rendered: RenderedPrompt
+    media: list[PreparedMedia]
+    media_s: float
 
 
 class Pipeline:
@@ -77,12 +85,15 @@ class Pipeline:
 
     async def open_all(self, plans: Sequence[Plan], context: RequestContext) -> list[Run]:
         """All are open, or none. One place in admission for all of them; the last to close gives it back."""
+        # Media come before the place: slow servers of pictures must not hold places that text could use. The media room
+        # bounds that phase itself. Text is refused by a full queue before any work.
+        early = [await self._inputs(plan, context) if plan.media else None for plan in plans]
         place = AsyncExitStack()
         runs: list[Run] = []
         try:
             permit = await place.enter_async_context(self._admission.acquire(context.tenant))
-            for plan in plans:
-                runs.append(await self._open_one(plan, context, permit))
+            for plan, inputs in zip(plans, early, strict=True):
+                runs.append(await self._open_one(plan, inputs or await self._inputs(plan, context), context, permit))
             context.headers.update(permit.headers)
         except BaseException:
             await asyncio.gather(*(run.aclose() for run in runs))
@@ -100,18 +111,21 @@ class Pipeline:
             run.on_close(closed)
         return runs
 
-    async def _open_one(self, plan: Plan, context: RequestContext, permit: Permit) -> Run:
+    async def _inputs(self, plan: Plan, context: RequestContext) -> _Inputs:
+        rendered = await self._timed("prompt", plan.large, plan.render)
+        began = perf_counter()
+        media = await self._media.prepare(plan.media, tenant=context.tenant) if plan.media else []
+        return _Inputs(rendered, media, perf_counter() - began)
+
+    async def _open_one(self, plan: Plan, inputs: _Inputs, context: RequestContext, permit: Permit) -> Run:
         async with AsyncExitStack() as resources:
-            rendered = await self._timed("prompt", plan.large, plan.render)
-            began = perf_counter()
-            media = await self._media.prepare(plan.media, tenant=context.tenant) if plan.media else []
-            media_s = perf_counter() - began
-            ids, items = await self._expand(rendered, media)
+            rendered = inputs.rendered
+            ids, items = await self._expand(rendered, inputs.media)
             request = self._request(plan, context, ids, items, plan.grammar(rendered), permit.priority)
             permit.charge(len(ids))
             tried: set[str] = set()
             parsers = [plan.parser(rendered) for _ in range(plan.n)]
-            self._metrics.overhead.observe(perf_counter() - context.began - media_s)
+            self._metrics.overhead.observe(perf_counter() - context.began - inputs.media_s)
             try:
                 stream = await self._send(request, plan.session, tried)
             except BaseException:
