@@ -5,7 +5,7 @@ Not here: what a worker is (worker.py), how a policy decides (policies/), the HT
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 import aiohttp
@@ -85,6 +85,16 @@ class Router:
         self._metrics.routing_decisions.labels(self._settings.policy, choice.reason).inc()
         worker = next(w for w in usable if w.name == choice.name)
         return worker, max(0, request.prompt_tokens - choice.cached_tokens)
+
+    def others(self, tried: Collection[str]) -> bool:
+        """Whether a usable worker is left."""
+        return any(w.usable() and w.name not in tried for w in self.workers)
+
+    def failed(self, name: str) -> None:
+        """An engine broke off an answer: counts towards its breaker."""
+        for worker in self.workers:
+            if worker.name == name:
+                worker.failed()
 
     @property
     def ready(self) -> bool:

@@ -182,6 +182,10 @@ class GenerationStream:
         self._response = response
         self._reader = reader
         self.on_first_token: Callable[[], None] | None = None
+        self.on_close: Callable[[], None] | None = None
+        self.began = False
+        self.tokens_seen = False
+        """Set by the reader of the replies: the request can no longer be moved to another engine."""
 
     async def batches(self) -> AsyncIterator[list[Reply]]:
         """Yields every reply that has arrived, in lists. Raises ApiError when the engine breaks off."""
@@ -189,9 +193,10 @@ class GenerationStream:
         try:
             async for data in content.iter_any():
                 if replies := self._reader.feed(data):
-                    if self.on_first_token is not None:
-                        self.on_first_token()
-                        self.on_first_token = None
+                    if not self.began:
+                        self.began = True
+                        if self.on_first_token is not None:
+                            self.on_first_token()
                     yield replies
                     if self._reader.ended:
                         break
@@ -221,6 +226,9 @@ class GenerationStream:
                 self._response.close()
             else:
                 self._response.release()
+        if self.on_close is not None:
+            self.on_close()
+            self.on_close = None
 
 
 def _load(loads: Any) -> float | None:

@@ -51,7 +51,6 @@ class MessageMapper:
     def __init__(self, request: ChatRequest) -> None:
         self.messages: list[dict[str, Any]] = []
         self.media: list[MediaPart] = []
-        self.text_characters = 0
         for i, message in enumerate(request.messages):
             self.messages.append(self._message(f"messages[{i}]", message))
 
@@ -61,7 +60,6 @@ class MessageMapper:
             reasoning = message.reasoning_content if message.reasoning_content is not None else message.reasoning
             if reasoning:
                 out["reasoning_content"] = reasoning
-                self.text_characters += len(reasoning)
             if message.tool_calls:
                 out["tool_calls"] = [
                     {
@@ -79,14 +77,12 @@ class MessageMapper:
         if content is None:
             return ""
         if isinstance(content, str):
-            self.text_characters += len(content)
             return content
         return [self._part(f"{where}.content[{j}]", part) for j, part in enumerate(content)]
 
     def _part(self, where: str, part: AnyPart) -> dict[str, Any]:
         match part:
             case TextPart(text=text) | RefusalPart(refusal=text):
-                self.text_characters += len(text)
                 return {"type": "text", "text": text}
             case ImagePart(image_url=value):
                 image = ImageUrl(url=value) if isinstance(value, str) else value
