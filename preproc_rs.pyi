@@ -13,6 +13,8 @@ PREPROCESS_VERSION: Final[str]
 BUILD_PROFILE: Final[str]
 """"release" or "debug": a benchmark of a debug build is visible."""
 ERROR_CODES: Final[tuple[str, ...]]
+HAS_VIDEO: Final[bool]
+"""Whether this build has libav; without it `prepare_video` raises decoder_disabled."""
 
 class PreprocError(ValueError):
     """A refused file or option."""
@@ -38,6 +40,7 @@ class Prepared:
     source_key  hex, blake3 of (file, options, PREPROCESS_VERSION): a cache key
     hash        hex, equals engine.wire.item_hash of the rows
     timestamps  videos: seconds of each temporal patch; images: None
+    frame_indices  videos: numbers of the frames kept, among presented frames; images: None
     ms          milliseconds per step
     """
 
@@ -68,6 +71,8 @@ class Prepared:
     @property
     def timestamps(self) -> tuple[float, ...] | None: ...
     @property
+    def frame_indices(self) -> tuple[int, ...] | None: ...
+    @property
     def ms(self) -> dict[str, float]: ...
 
 def prepare_image(
@@ -87,6 +92,31 @@ def prepare_image(
     max_long_side_pixel  long-side rule's cap: a multiple of 28 in [112, 3584], default 2016
     rows                 "u8": [n, 588], the engine repeats the frame; "f32": [n, 1176], normalised
     """
+
+def prepare_video(
+    data: bytes,
+    *,
+    fps: float | None = None,
+    max_frames: int | None = None,
+    max_long_side_pixel: int | None = None,
+    rows: str = "u8",
+    max_bytes: int = ...,
+    max_volume: int = ...,
+    deadline_s: float = 20.0,
+    threads: int = 1,
+    exhaustive: bool = False,
+    cancel: CancelToken | None = None,
+) -> Prepared:
+    """Samples, decodes, resizes and patchifies an MP4, WebM, Matroska, MPEG-TS or AVI file.
+
+    fps                  frames kept a second, 1 by default, in [0.2, 5]; the last frame is always kept
+    max_frames           at most so many, evenly thinned
+    max_long_side_pixel  None: the area rule with 602,112 pixels a frame; else the long-side rule
+    max_volume           width * height * frames after resizing; frames are thinned to fit (default 100,352,000)
+
+    exhaustive           decode every frame, also those nothing needs: same rows, for checks and measurements
+
+    A crash of a codec would end the process: gateway.media.video_worker runs this in one of its own."""
 
 def source_key(
     data: bytes,
@@ -117,3 +147,6 @@ def decode_data_url(url: str, max_bytes: int) -> tuple[str, bytes]:
 def sniff(data: bytes) -> str | None:
     """Format by the first bytes: "jpeg", "png", "webp", "gif", "bmp", "tiff", "avif", "heic", "mp4", "webm", "mkv", "avi",
     "mpegts", "pdf", "svg"; None when unknown."""
+
+def decode_alone(data: bytes) -> None:
+    """For measurements: the image decoder alone, its rows thrown away."""

@@ -14,7 +14,7 @@ bench = typer.Typer(no_args_is_help=True, help="Measure our own parts.")
 app.add_typer(bench, name="bench")
 app.add_typer(loadtest_app, name="loadtest")
 
-ModelOption = Annotated[Path | None, typer.Option("--model", help="Checkpoint folder; the shipped `tiny` when absent.")]
+ModelOption = Annotated[Path | None, typer.Option("--model", help="Checkpoint folder; the shipped demo when absent.")]
 ConfigOption = Annotated[
     Path | None, typer.Option("--config", help="YAML file; see docs/api.md and gateway/config.py.")
 ]
@@ -45,15 +45,17 @@ def gateway(
     port: Annotated[int | None, typer.Option(min=0, max=65535)] = None,
     model_name: Annotated[str | None, typer.Option(help="Served name; the checkpoint folder's when absent.")] = None,
     config: ConfigOption = None,
+    print_config: Annotated[bool, typer.Option("--print-config", help="Print every setting as YAML and end.")] = False,
 ) -> None:
     """Run the gateway in front of one or more engines."""
     from gateway.commands import serve
 
-    raise typer.Exit(serve.gateway(config, engine, model, host, port, model_name))
+    raise typer.Exit(serve.gateway(config, engine, model, host, port, model_name, print_only=print_config))
 
 
-@app.command()
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def engine(
+    context: typer.Context,
     model: ModelOption = None,
     backend: Annotated[str, typer.Option(help="local or sglang.")] = "local",
     host: Annotated[str, typer.Option()] = "127.0.0.1",
@@ -61,10 +63,10 @@ def engine(
     token: Annotated[str | None, typer.Option(envvar="CATALEJO_ENGINE_TOKEN", help="Bearer token to demand.")] = None,
     context_length: Annotated[int | None, typer.Option(min=1)] = None,
 ) -> None:
-    """Run an engine."""
+    """Run an engine. The local one takes more options: `python -m engine.local.cli --help`."""
     from gateway.commands import engine as command
 
-    raise typer.Exit(command.run(model, backend, host, port, token, context_length))
+    raise typer.Exit(command.run(model, backend, host, port, token, context_length, context.args))
 
 
 @app.command()
@@ -106,6 +108,20 @@ def doctor(
     raise typer.Exit(command.run(model, engine, config))
 
 
+@app.command("hash-key")
+def hash_key() -> None:
+    """Read an API key from standard input, print the form for `api_key_hashes`."""
+    import sys
+
+    from gateway.admission.keys import digest
+
+    key = sys.stdin.readline().strip()
+    if len(key) < 16:
+        typer.echo("error: a key has at least 16 characters; `openssl rand -hex 32` makes a good one", err=True)
+        raise typer.Exit(2)
+    typer.echo(digest(key))
+
+
 @bench.command("gateway")
 def bench_gateway(
     streams: Annotated[int, typer.Option(min=1)] = 100,
@@ -114,9 +130,22 @@ def bench_gateway(
     as_json: Annotated[bool, typer.Option("--json")] = False,
 ) -> None:
     """CPU per streamed event, added latency, loop stalls: a raw relay, this gateway, and peers when installed."""
-    from gateway.bench import gateway as command
+    from gateway.bench.gateway import run
 
-    raise typer.Exit(command.run(streams, rate, seconds, as_json))
+    raise typer.Exit(run(streams, rate, seconds, as_json))
+
+
+@bench.command("routing")
+def bench_routing(
+    trace: Annotated[Path | None, typer.Option(help="A Mooncake-format trace to simulate as well.")] = None,
+    workers: Annotated[int, typer.Option(min=1)] = 8,
+    seed: Annotated[int, typer.Option()] = 0,
+    as_json: Annotated[bool, typer.Option("--json")] = False,
+) -> None:
+    """Routing policies in a simulation: hit rate against one infinite cache, load imbalance, time to first token."""
+    from gateway.bench import routing as command
+
+    raise typer.Exit(command.run(trace, workers, seed, as_json))
 
 
 @bench.command("loadtest")
@@ -129,6 +158,20 @@ def bench_loadtest(
     from loadtest import bench as command
 
     command.main(streams, repeats, as_json)
+
+
+@bench.command("media-cache")
+def bench_media_cache(
+    turns: Annotated[int, typer.Option(min=1)] = 40,
+    pictures: Annotated[int, typer.Option(min=1, help="One more in each of the first turns.")] = 30,
+    width: Annotated[int, typer.Option(min=8)] = 1280,
+    height: Annotated[int, typer.Option(min=8)] = 800,
+    as_json: Annotated[bool, typer.Option("--json")] = False,
+) -> None:
+    """A conversation that sends its screenshots again each turn: fetches, decodes, bytes, CPU, cache on and off."""
+    from gateway.bench import media_cache as command
+
+    raise typer.Exit(command.run(turns, pictures, width, height, as_json))
 
 
 def main() -> None:

@@ -45,7 +45,11 @@ class Settings(BaseSettings):
     host: str = "127.0.0.1"
     port: int = Field(default=8000, ge=0, le=65535)
     model_path: Path = Field(description="Checkpoint folder: tokenizer, chat template, config.json.")
-    model_name: str | None = Field(default=None, min_length=1, description="None: the name of the checkpoint folder.")
+    model_name: str | None = Field(
+        default=None,
+        min_length=1,
+        description="None: the checkpoint folder's name (its parent's, if it is called model).",
+    )
     model_aliases: list[str] = Field(
         default_factory=lambda: ["MiniMaxAI/MiniMax-M3", "accounts/fireworks/models/minimax-m3"],
         description="Other names clients may ask for.",
@@ -74,12 +78,20 @@ class Settings(BaseSettings):
 
     @property
     def served_model(self) -> str:
-        return self.model_name or self.model_path.resolve().name
+        if self.model_name:
+            return self.model_name
+        return checkpoint_name(self.model_path)
 
     @property
     def model_names(self) -> tuple[str, ...]:
         """The served name first, then its aliases, each once."""
         return tuple(dict.fromkeys((self.served_model, *self.model_aliases)))
+
+
+def checkpoint_name(path: Path) -> str:
+    """The folder's name; its parent's when the folder is called `model`, which says nothing."""
+    path = path.resolve()
+    return path.parent.name if path.name == "model" else path.name
 
 
 def load(config_file: str | Path | None = None, **overrides: Any) -> Settings:

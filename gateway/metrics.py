@@ -7,6 +7,9 @@ One process has one registry and serves it at /metrics; replicas are scraped one
 
 from __future__ import annotations
 
+from functools import lru_cache
+from typing import Any, TypeVar, cast
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
 
 from gateway.media.metrics import MediaMetrics
@@ -17,6 +20,19 @@ _WHOLE = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 30
 _PER_TOKEN = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5)
 _TOKENS = (1, 16, 64, 256, 1024, 4096, 16384, 65536, 131072, 262144, 524288, 1048576)
 _MODEL = "gen_ai_request_model"
+
+
+M = TypeVar("M", Counter, Gauge, Histogram)
+
+
+@lru_cache(maxsize=8192)
+def _child(metric: Any, *values: str) -> Any:
+    return metric.labels(*values)
+
+
+def child(metric: M, *values: str) -> M:
+    """`metric.labels(*values)`, remembered: looking a child up costs more than counting."""
+    return cast(M, _child(metric, *values))
 
 
 class Metrics:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig
 from transformers.models.minimax_m3_vl import MiniMaxM3SparseForConditionalGeneration
 
 from engine.local.errors import CheckpointError
@@ -19,7 +19,7 @@ FILES = ["*.json", "*.jinja", "*.safetensors"]
 class M3(MiniMaxM3SparseForConditionalGeneration):
     """The router stays in float32 whatever the rest is: the released files hold it so, and rounding flips experts."""
 
-    _keep_in_fp32_modules_strict = {"gate"}  # noqa: RUF012 - the base class's own convention
+    _keep_in_fp32_modules_strict = {"mlp.gate.weight", "e_score_correction_bias"}  # noqa: RUF012 - not ours to choose
 
 
 def locate(model: str | Path) -> Path:
@@ -55,20 +55,27 @@ def load(folder: Path, dtype: str, device: torch.device) -> M3:
 
     Multi-token-prediction tensors (`mtp.`) are the exception: configurations mention them, no release ships them, and
     nothing here uses them."""
-    config = AutoConfig.from_pretrained(folder)
-    if config.model_type != "minimax_m3_vl":
-        raise CheckpointError(f"{folder} holds a {config.model_type} model; this engine runs minimax_m3_vl")
+    try:
+        kind = json.loads((folder / "config.json").read_bytes()).get("model_type")
+    except (ValueError, AttributeError) as error:
+        raise CheckpointError(f"{folder}/config.json is not a configuration: {error}") from None
+    if kind != "minimax_m3_vl":
+        raise CheckpointError(f"{folder} holds a {kind} model; this engine runs minimax_m3_vl")
     wanted: Any = {"float32": torch.float32, "bfloat16": torch.bfloat16}.get(dtype)
     if wanted is None:
         wanted = torch.float32 if device.type == "cpu" else "auto"
     try:
         model, info = M3.from_pretrained(
-            folder, dtype=wanted, output_loading_info=True, device_map={"": device} if device.type != "cpu" else None
+            folder,
+            dtype=wanted,
+            device_map={"": device} if device.type != "cpu" else None,
+            ignore_mismatched_sizes=True,  # reported below, with the names
+            output_loading_info=True,
         )
     except (OSError, RuntimeError) as error:
         raise CheckpointError(f"{folder} does not load: {error}") from error
     problems = [
-        f"{what}: {', '.join(sorted(map(str, names)))}"
+        f"{what}: {', '.join(sorted(n if isinstance(n, str) else ' '.join(map(str, n)) for n in names))}"
         for what, names in (
             ("missing", info["missing_keys"]),
             ("unexpected", info["unexpected_keys"]),

@@ -1,7 +1,8 @@
 """Constrained decoding by xgrammar: compile once per request, one state per choice, a mask per step.
 
-A constraint may begin only after one of `after_ids` has been generated (the end of thinking). Added tokens (control
-tokens, placeholders) are never part of what a grammar accepts, whatever their text looks like.
+A constraint may begin only after one of `after_ids` has been generated (the end of thinking). Special tokens (role
+markers, placeholders) are never part of what a grammar accepts, whatever their text looks like. Added tokens that are not
+special are text to a grammar (M3 writes tool calls with them).
 """
 
 from __future__ import annotations
@@ -12,12 +13,15 @@ from typing import Any
 
 import xgrammar
 from tokenizers import Tokenizer
+from tokenizers.pre_tokenizers import ByteLevel
 from torch import Tensor
 
 from engine.local.errors import BadGrammar
 from engine.wire import Grammar
 
 CACHE_BYTES = 256 << 20
+MAX_WHITESPACE = 16
+"""White space in a row that JSON may hold: room for indentation, no room to fill the answer with it."""
 
 
 class Constraint:
@@ -79,10 +83,11 @@ class GrammarCompiler:
                     raise BadGrammar(f"{self._folder} has no tokenizer.json, so no grammars", param="grammar")
                 tokenizer = Tokenizer.from_file(str(path))
                 added = tokenizer.get_added_tokens_decoder()
-                entries = [""] * self._vocab_size
+                spell = ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str
+                entries = [""] * self._vocab_size  # an empty entry is never accepted
                 for text, i in tokenizer.get_vocab(with_added_tokens=True).items():
-                    if i not in added and i < self._vocab_size:
-                        entries[i] = text
+                    if i < self._vocab_size and not (i in added and added[i].special):
+                        entries[i] = spell(text)[0][0] if i in added else text
                 info = xgrammar.TokenizerInfo(
                     entries,
                     xgrammar.VocabType.BYTE_LEVEL,
@@ -97,7 +102,7 @@ class GrammarCompiler:
         """Raises BadGrammar with the compiler's complaint."""
         compiler = self._ready()
         make = {
-            "json_schema": compiler.compile_json_schema,
+            "json_schema": lambda schema: compiler.compile_json_schema(schema, max_whitespace_cnt=MAX_WHITESPACE),
             "regex": compiler.compile_regex,
             "ebnf": compiler.compile_grammar,
             "structural_tag": compiler.compile_structural_tag,

@@ -61,6 +61,7 @@ class Model:
             raise checkpoint.CheckpointError(
                 f"{text.index_n_heads} index heads for {text.num_key_value_heads} KV heads; the model has one for each"
             )
+        self.parameters = sum(p.numel() for p in self.net.parameters())
         self.eos_ids = self._eos_ids()
 
     def _eos_ids(self) -> tuple[int, ...]:

@@ -146,7 +146,7 @@ def _draw(logits: Tensor, sequences: Seq[Sequence]) -> Tensor:
     probs = torch.softmax(logits.double() / column([p.temperature for p in params]), -1)
     index = None
     if any(p.filtered for p in params):
-        probs, index = probs.sort(-1, descending=True, stable=True)
+        probs, index = probs.sort(dim=-1, descending=True, stable=True)
         before = probs.cumsum(-1) - probs
         rank = torch.arange(probs.shape[1], device=device)
         top_k = column([p.top_k if p.top_k > 0 else probs.shape[1] for p in params])

@@ -2,11 +2,12 @@
 
 A step holds one token of every decoding sequence and at most `chunk_tokens` prompt tokens, shared fairly between the
 prompts being prefilled: short prompts pass long ones, and a long prompt delays a running stream by one chunk at most.
+`step_pairs` bounds the (token, earlier token) pairs of those chunks, since late chunks of a long prompt cost more.
 
-Order is by rank: higher priority first, then first come. When pages run out, the lowest-ranked running sequence is
-preempted: its full pages stay in the prefix cache as long as nobody needs them, it waits at its old rank, and what is
-lost is computed again. The highest-ranked sequence can take every page, and no accepted request needs more than all
-pages, so it always ends.
+Order is by rank: higher priority first, then first come. When pages run out, or places for a request of higher
+priority, the lowest-ranked running sequence is preempted: its full pages stay in the prefix cache as long as nobody
+needs them, it waits at its old rank, and what is lost is computed again. The highest-ranked sequence can take every
+page, and no accepted request needs more than all pages, so it always ends.
 
 Plain Python, no tensors. Not thread-safe.
 """
@@ -34,10 +35,13 @@ class Work:
 
 
 class Scheduler:
-    def __init__(self, cache: PrefixCache, page_size: int, *, max_running: int, chunk_tokens: int) -> None:
+    def __init__(
+        self, cache: PrefixCache, page_size: int, *, max_running: int, chunk_tokens: int, step_pairs: int | None = None
+    ) -> None:
         self.cache = cache
         self.page_size = page_size
         self.chunk_tokens = chunk_tokens
+        self.step_pairs = step_pairs
         self.max_running = max_running
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
@@ -71,7 +75,8 @@ class Scheduler:
 
     # ---------------------------------------------------------------------------------------- planning
     def plan(self) -> list[Work]:
-        """Decodes first, then prompt chunks. Empty only when nothing can run."""
+        """Newcomers are let in, then decodes are planned, then prompt chunks. Empty only when nothing can run."""
+        self._admit()
         work = []
         for s in list(self.running):
             if s.slot >= 0 and s.pending == 1:
@@ -79,8 +84,6 @@ class Scheduler:
                     work.append(Work(s, 1))
                 else:
                     self._preempt(s)
-        work = _still_running(work)
-        self._admit()
         chunks = self._chunks()
         return _still_running(work) + chunks
 
@@ -91,14 +94,20 @@ class Scheduler:
         share = dict.fromkeys(prefilling, 0)
         left = sorted(prefilling, key=lambda s: s.pending)
         for i, s in enumerate(left):  # smallest first: what it does not need goes to the others
-            share[s] = min(s.pending, budget // (len(left) - i))
+            share[s] = min(s.pending, budget, max(1, budget // (len(left) - i)))
             budget -= share[s]
+        pairs = self.step_pairs
         for s in prefilling:
             if s.slot < 0 or not share[s]:
                 continue
-            count = self._reserve(s, share[s])
+            count = share[s]
+            if pairs is not None:
+                fair = max(0, pairs) // (s.computed + count)
+                count = min(count, fair if work else max(fair, self.page_size))  # the first one always moves on
+            count = self._reserve(s, count) if count else 0
             if count:
                 work.append(Work(s, count))
+                pairs = None if pairs is None else pairs - count * (s.computed + count)
         return _still_running(work)
 
     def _reserve(self, s: Sequence, count: int) -> int:
@@ -122,15 +131,16 @@ class Scheduler:
         self.preemptions += 1
 
     def _admit(self) -> None:
-        """Moves waiting sequences in, in order. One that does not fit yet holds up those behind it."""
+        """Moves waiting sequences in, in order. One that does not fit yet holds up those behind it, after running
+        ones of lower priority have made room."""
         for s in list(self.waiting):
-            if len(self.running) >= self.max_running:
-                return
             leader = s.request.sequences[0]
             if s is not leader and leader.finish is None and leader.generated == 0:
                 continue  # the first choice computes the prompt for all of them
-            if not self._fits(s):
-                return
+            while len(self.running) >= self.max_running or not self._fits(s):
+                if self.running[-1].request.priority >= s.request.priority:
+                    return
+                self._preempt(self.running[-1])
             self.waiting.remove(s)
             bisect.insort(self.running, s, key=_rank)
 

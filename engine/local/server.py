@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import orjson
+import torch
 from prometheus_client import generate_latest
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -25,13 +26,18 @@ from engine.local.options import EngineOptions
 from engine.local.service import Service
 from engine.local.streaming import Ndjson, StreamedReply, leaving
 
+SMALL_PARAMETERS = 50_000_000
+"""Below this a second CPU thread costs more than it gives, and far more when the cores are busy."""
 OPEN_PATHS = frozenset({"/health", "/health_generate", "/metrics"})
 
 
 def create_app(options: EngineOptions) -> Starlette:
     """Loads the model (seconds to minutes) and returns the ASGI app; the engine's thread starts with it."""
     folder = checkpoint.locate(options.model)
-    service = Service(Model(folder, options.dtype, checkpoint.pick_device(options.device)), folder, options)
+    model = Model(folder, options.dtype, checkpoint.pick_device(options.device))
+    if options.threads is not None or model.parameters < SMALL_PARAMETERS:
+        torch.set_num_threads(options.threads or 1)
+    service = Service(model, folder, options)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:

@@ -109,7 +109,7 @@ class Service:
         rows = self.store.pin(asked.items)
         request = Request(
             rid=asked.rid,
-            prompt=asked.input_ids,
+            prompt=asked.input_ids.copy(),  # a view would keep the whole body
             sampling=sampling,
             n=asked.n,
             logprobs=asked.logprobs,

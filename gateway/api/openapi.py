@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
+from fastapi.routing import APIRoute
 from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.responses import Response
 
 ERROR_BODY: Final[dict[str, Any]] = {
     "type": "object",
@@ -39,12 +43,24 @@ _REFUSALS: Final = {
 _models: dict[str, type[BaseModel]] = {}
 
 
-def documented(body: type[BaseModel] | None, summary: str, *, streams: bool = False) -> dict[str, Any]:
+class RawRoute(APIRoute):
+    """The endpoint takes the request as it is: none of the framework's work on parameters and bodies."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        return self.endpoint
+
+
+def documented(
+    body: type[BaseModel] | None, summary: str, *, streams: bool = False, path_parameters: tuple[str, ...] = ()
+) -> dict[str, Any]:
     """Keyword arguments for a route decorator."""
     content: dict[str, Any] = {"application/json": {"schema": {"type": "object"}}}
     if streams:
         content["text/event-stream"] = {"schema": {"type": "string"}}
     extra: dict[str, Any] = {"responses": {"200": {"description": "OK", "content": content}}}
+    if path_parameters:
+        text = {"type": "string"}
+        extra["parameters"] = [{"name": n, "in": "path", "required": True, "schema": text} for n in path_parameters]
     if body is not None:
         _models[body.__name__] = body
         reference = {"$ref": f"#/components/schemas/{body.__name__}"}

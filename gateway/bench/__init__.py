@@ -1,0 +1,1 @@
+"""What `catalejo bench ...` runs. Nothing here is imported by the server."""

@@ -11,14 +11,14 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from gateway.commands.paths import check_checkpoint, tiny_checkpoint
+from gateway.commands.paths import check_checkpoint, default_checkpoint
 from gateway.config import ConfigError, load
 
 Check = tuple[str, bool, str]
 
 
 def run(model: Path | None, engines: list[str] | None, config: Path | None) -> int:
-    path = model or tiny_checkpoint()
+    path = model or default_checkpoint()
     sections: list[Callable[[], Iterator[Check]]] = [
         _machine,
         _packages,

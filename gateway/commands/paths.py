@@ -6,10 +6,26 @@ from importlib.util import find_spec
 from pathlib import Path
 
 
-def tiny_checkpoint() -> Path:
+def _checkpoints() -> Path:
     spec = find_spec("engine.checkpoints")
     assert spec is not None and spec.origin is not None
-    return Path(spec.origin).parent / "tiny"
+    return Path(spec.origin).parent
+
+
+def tiny_checkpoint() -> Path:
+    return _checkpoints() / "tiny"
+
+
+def default_checkpoint() -> Path:
+    """The demo model when it ships with this build, else `tiny`."""
+    demo = _checkpoints() / "demo" / "model"
+    return demo if (demo / "config.json").is_file() else tiny_checkpoint()
+
+
+def sample_picture() -> bytes | None:
+    """The picture the demo model was made for."""
+    path = _checkpoints() / "demo" / "sample.png"
+    return path.read_bytes() if path.is_file() else None
 
 
 def check_checkpoint(path: Path) -> str | None:

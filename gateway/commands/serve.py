@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from gateway.config import ConfigError, Settings, load
+
+THREAD_SWITCH_S: Final = 0.001
+"""A thread that renders a long prompt gives the event loop its turn after this long (Python's own: 5 ms)."""
 
 
 def gateway(
@@ -16,6 +19,8 @@ def gateway(
     host: str | None,
     port: int | None,
     model_name: str | None,
+    *,
+    print_only: bool = False,
 ) -> int:
     endpoints: list[dict[str, Any]] | None = [{"url": url} for url in engines] if engines else None
     try:
@@ -23,7 +28,17 @@ def gateway(
     except ConfigError as e:
         print(f"catalejo: wrong configuration\n{e}", file=sys.stderr)  # noqa: T201
         return 2
+    if print_only:
+        print(as_yaml(settings), end="")  # noqa: T201
+        return 0
     return serve(settings)
+
+
+def as_yaml(settings: Settings) -> str:
+    """A file that `--config` takes; secrets are shown as stars."""
+    import yaml
+
+    return yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False)
 
 
 def serve(settings: Settings) -> int:
@@ -37,6 +52,7 @@ def serve(settings: Settings) -> int:
         print(f"catalejo: {problem}", file=sys.stderr)  # noqa: T201
         return 2
     configure(settings.observability)
+    sys.setswitchinterval(THREAD_SWITCH_S)
     config = uvicorn.Config(
         create_app(settings),
         host=settings.host,
@@ -47,6 +63,7 @@ def serve(settings: Settings) -> int:
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,
         timeout_keep_alive=settings.server_keep_alive_s,
         timeout_graceful_shutdown=int(settings.shutdown_grace_s) or None,
         backlog=4096,

@@ -20,14 +20,15 @@ from base64 import b64encode
 from pathlib import Path
 from typing import Final
 
-from gateway.commands.paths import check_checkpoint, tiny_checkpoint
+from gateway.commands.paths import check_checkpoint, default_checkpoint, sample_picture
+from gateway.config import checkpoint_name
 
 READY_TIMEOUT_S: Final = 600.0
 STOP_TIMEOUT_S: Final = 20.0
 
 
 def run(model: Path | None, host: str, port: int, engine_port: int, config: Path | None) -> int:
-    path = model or tiny_checkpoint()
+    path = model or default_checkpoint()
     if problem := check_checkpoint(path):
         return _fail(problem)
     if problem := _port_taken(host, port):
@@ -39,15 +40,17 @@ def run(model: Path | None, host: str, port: int, engine_port: int, config: Path
     front += ["--host", host, "--port", str(port)]
     if config is not None:
         front += ["--config", str(config)]
-    return _Supervisor({"engine": engine, "gateway": front}, host, port, path.resolve().name).run()
+    sample = sample_picture() if path == default_checkpoint() else None
+    return _Supervisor({"engine": engine, "gateway": front}, host, port, checkpoint_name(path), sample).run()
 
 
 class _Supervisor:
-    def __init__(self, commands: dict[str, list[str]], host: str, port: int, model: str) -> None:
+    def __init__(self, commands: dict[str, list[str]], host: str, port: int, model: str, picture: bytes | None) -> None:
         self._commands = commands
         self._host = "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104
         self._port = port
         self._model = model
+        self._picture = picture
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._asked = False
 
@@ -56,6 +59,7 @@ class _Supervisor:
             signal.signal(number, self._ask)
         env = {**os.environ}
         env.setdefault("CATALEJO_OBSERVABILITY__LOG_FORMAT", "text")
+        env.setdefault("CATALEJO_SHUTDOWN_GRACE_S", "5")
         try:
             for name, command in self._commands.items():
                 # Own session: Ctrl-C reaches the supervisor alone, which stops the children in order.
@@ -96,7 +100,7 @@ class _Supervisor:
     def _announce(self) -> None:
         url = f"http://{self._host}:{self._port}"
         _say(f"ready at {url}  (docs: {url}/docs, Ctrl-C stops)")
-        _say(f"try it:\n\n{curl_line(url, self._model)}\n")
+        _say(f"try it:\n\n{curl_line(url, self._model, self._picture)}\n")
 
     def _stop(self) -> None:
         """The gateway first, so that it can end its streams; then the engine."""
@@ -111,9 +115,9 @@ class _Supervisor:
                     child.wait()
 
 
-def curl_line(url: str, model: str) -> str:
+def curl_line(url: str, model: str, picture: bytes | None = None) -> str:
     """A command that sends a small picture and streams the answer; holds no character a shell would read."""
-    image = "data:image/png;base64," + b64encode(_two_tone_png(56)).decode()
+    image = "data:image/png;base64," + b64encode(picture or _two_tone_png(56)).decode()
     content = [{"type": "text", "text": "What is in this picture?"}, {"type": "image_url", "image_url": {"url": image}}]
     body = {"model": model, "stream": True, "max_tokens": 32, "messages": [{"role": "user", "content": content}]}
     return f"curl -N {url}/v1/chat/completions -H 'content-type: application/json' -d '{json.dumps(body)}'"

@@ -12,7 +12,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NoReturn
 
 from gateway.media.metrics import MediaMetrics
 from gateway.media.problems import MediaProblem
@@ -117,18 +117,24 @@ class NegativeCache:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def get(self, reference: bytes) -> MediaProblem | None:
+    def __contains__(self, reference: bytes) -> bool:
         found = self._entries.get(reference)
-        if found is None:
-            return None
-        if found[1] <= self._clock():
+        if found is not None and found[1] <= self._clock():
             del self._entries[reference]
-            return None
-        return found[0]
+            return False
+        return found is not None
+
+    def refuse(self, reference: bytes) -> NoReturn:
+        """Raises what was remembered, as new."""
+        raise _fresh(self._entries[reference][0])
 
     def put(self, reference: bytes, problem: MediaProblem) -> None:
         if self._ttl_s > 0:
-            kept = MediaProblem(problem.code, problem.message, reason=problem.reason)  # without the traceback
-            self._entries[reference] = (kept, self._clock() + self._ttl_s)
+            self._entries[reference] = (_fresh(problem), self._clock() + self._ttl_s)
             if len(self._entries) > self._limit:
                 self._entries.popitem(last=False)
+
+
+def _fresh(problem: MediaProblem) -> MediaProblem:
+    """Without the traceback, whose frames hold bodies."""
+    return MediaProblem(problem.code, problem.message, reason=problem.reason)

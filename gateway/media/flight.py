@@ -50,6 +50,7 @@ class SingleFlight(Generic[V]):
                     flight.task.cancel()
                 else:
                     self._drop_untaken(flight)
+            del flight  # else: task, its error, the traceback, this frame: a cycle that would keep bodies in memory
 
     async def close(self) -> None:
         for task in list(self._tasks):

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
+import sys
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,13 +17,23 @@ from prometheus_client import Gauge, Histogram
 from gateway.media.problems import MediaProblem
 
 T = TypeVar("T")
+log = logging.getLogger("catalejo.media")
 
 
 class ThreadPool:
-    """Runs blocking functions that release the GIL. More than `queue_limit` waiting is refused, not queued."""
+    """Runs blocking functions that release the GIL. More than `queue_limit` waiting is refused, not queued.
+
+    `nice` makes the threads yield the CPU to the event loop, which serves everybody's streams."""
 
     def __init__(
-        self, name: str, threads: int, queue_limit: int, *, queued: Gauge | None = None, wait: Histogram | None = None
+        self,
+        name: str,
+        threads: int,
+        queue_limit: int,
+        *,
+        nice: int = 0,
+        queued: Gauge | None = None,
+        wait: Histogram | None = None,
     ) -> None:
         self._name = name
         self._limit = threads + queue_limit
@@ -27,7 +41,9 @@ class ThreadPool:
         self._held = 0
         self._queued = queued
         self._wait = wait
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=f"media-{name}")
+        self._pool = ThreadPoolExecutor(
+            threads, thread_name_prefix=f"media-{name}", initializer=_be_nice, initargs=(nice,)
+        )
 
     @property
     def held(self) -> int:
@@ -55,7 +71,15 @@ class ThreadPool:
         def timed() -> T:
             if self._wait is not None:
                 self._wait.observe(time.monotonic() - queued_at)
-            return work()
+            try:
+                return work()
+            except Exception:
+                raise
+            except BaseException:  # a panic of the extension: a fault of ours that this file brings out
+                log.exception("the decoder panicked")
+                raise MediaProblem(
+                    "media_undecodable", "the decoder cannot cope with this file", reason="panic"
+                ) from None
 
         def ended() -> None:
             self._count(-1)
@@ -75,6 +99,8 @@ class ThreadPool:
             if cancel is not None:
                 cancel()
             raise
+        finally:
+            del future  # else: future, its error, the traceback, this frame: a cycle that would keep pixels in memory
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -83,3 +109,9 @@ class ThreadPool:
         self._held += change
         if self._queued is not None:
             self._queued.set(max(0, self._held - self._threads))
+
+
+def _be_nice(nice: int) -> None:
+    """On Linux a thread has a niceness of its own; elsewhere this would be the whole process's, so nothing is done."""
+    if nice and sys.platform == "linux":
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)

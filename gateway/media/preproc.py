@@ -50,7 +50,12 @@ class Options:
         }
 
     def video(self) -> dict[str, Any]:
-        return {"fps": self.fps, "max_frames": self.max_frames, "max_long_side_pixel": self.max_long_side_pixel}
+        return {
+            "fps": self.fps,
+            "max_frames": self.max_frames,
+            "max_long_side_pixel": self.max_long_side_pixel,
+            "rows": self.rows,
+        }
 
 
 def options_of(part: MediaPart, settings: MediaSettings) -> Options:

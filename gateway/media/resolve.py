@@ -58,27 +58,29 @@ async def resolve_checked(
     target: Target, settings: FetchSettings, closed: tuple[IPNetwork, ...], lookup: Lookup
 ) -> Pin:
     """One answer for "no such name" and "not public": a stranger must not learn the names of our network."""
-    problem = MediaProblem(
-        "media_url_forbidden", "the URL's host does not resolve to a public address", reason="address_forbidden"
-    )
     if target.address is not None:
         texts = [str(target.address)]
     else:
         try:
             texts = await lookup(target.host, target.port)
         except (OSError, UnicodeError):
-            raise problem from None
+            raise _not_public() from None
     if not texts:
-        raise problem
+        raise _not_public()
     private_allowed = target.endpoint in settings.private_endpoints
     for text in texts:
         try:
             address = parse_address(text)
         except ValueError:
-            raise problem from None
+            raise _not_public() from None
         if is_metadata(address) or not (private_allowed or is_public(address, closed)):
-            raise problem
+            raise _not_public()
     return Pin(target.host, target.port, tuple(texts))
+
+
+def _not_public() -> MediaProblem:
+    message = "the URL's host does not resolve to a public address"
+    return MediaProblem("media_url_forbidden", message, reason="address_forbidden")
 
 
 class pinned:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
+from gateway.errors import ApiError
 from gateway.media import preproc
-from gateway.media.budgets import RequestBudget
+from gateway.media.budgets import RequestBudget, Shares
 from gateway.media.cache import Entry, Key, NegativeCache, PreparedCache, ReferenceCache
 from gateway.media.disk import DiskCache
 from gateway.media.fetch import Fetcher
@@ -30,6 +32,7 @@ from gateway.media.video import Videos
 
 INGEST_THREADS = 2
 INGEST_QUEUE = 4096
+DECODE_NICE = 5
 
 
 class MediaService:
@@ -51,6 +54,7 @@ class MediaService:
             "image",
             settings.image_threads,
             settings.image_queue,
+            nice=DECODE_NICE,
             queued=m.queued.labels("image"),
             wait=m.seconds.labels("queue"),
         )
@@ -64,6 +68,7 @@ class MediaService:
         self._writes: set[asyncio.Task[None]] = set()
         self._references = ReferenceCache()
         self._negatives = NegativeCache(settings.negative_ttl_s)
+        self._shares = Shares(settings.max_requests, settings.max_parts_per_tenant)
         self._decoding: SingleFlight[Entry] = SingleFlight()
 
     async def start(self) -> None:
@@ -85,8 +90,14 @@ class MediaService:
 
     async def prepare(self, parts: Sequence[MediaPart], *, tenant: str = "default") -> list[PreparedMedia]:
         """Prepared media in the order of `parts`. Raises ApiError with `param` of the part that failed first."""
+        if not parts:
+            return []
         budget = RequestBudget(self.settings.budget_of(tenant))
-        budget.check_counts(parts)
+        try:
+            budget.check_counts(parts)
+        except ApiError:
+            self.metrics.rejected.labels("request_budget").inc()
+            raise
         jobs = [(part, *self._checked(part)) for part in parts]
         places = asyncio.Semaphore(self.settings.parts_at_once)
 
@@ -96,15 +107,16 @@ class MediaService:
                     return (await self._prepare(part, kind, options, tenant, budget)).media
                 except MediaProblem as problem:
                     self.metrics.rejected.labels(problem.reason).inc()
-                    raise problem.at(part.param) from None
+                    refusal = problem.at(part.param)
+            # Raised out here it has no context, and the name goes: an error that is kept for a while, or waits for the
+            # cycle collector, must not keep a picture's bytes alive.
+            try:
+                raise refusal
+            finally:
+                del refusal
 
-        tasks = [asyncio.create_task(one(*job)) for job in jobs]
-        try:
-            return list(await asyncio.gather(*tasks))
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        with self._shares.take(tenant, parts):
+            return await _all_or_first_failure([one(*job) for job in jobs])
 
     def _checked(self, part: MediaPart) -> tuple[str, preproc.Options]:
         try:
@@ -123,10 +135,11 @@ class MediaService:
     ) -> Entry:
         scope = tenant if self.settings.cache_scope == "tenant" or kind == "file" else ""
         reference = await self._sources.reference(part, scope, options)
-        refused = self._negatives.get(reference)
-        if refused is not None:
+        if reference in self._negatives:
             self.metrics.negative_hits.labels(part.modality).inc()
-            raise refused
+            self._negatives.refuse(reference)
+        if kind == "file":
+            await self._sources.check_file(part, tenant)  # deleted or expired: gone, whatever is remembered
         key = self._references.get(reference)
         entry = self._cache.get(key) if key is not None else None
         if entry is not None:
@@ -170,22 +183,26 @@ class MediaService:
             self._cache.put(key, kept)
             return kept
         self.metrics.misses.labels(modality).inc()
-        if modality == "video":
-            entry = await self._videos.prepare(source.data, options)
-        else:
-            token = preproc.new_token()
-            data = source.hold().data
-            entry = await self._images.run(
-                lambda: preproc.prepare_image(data, options, self.settings, token),
-                cancel=token.cancel,
-                after=source.drop,
-            )
+        with source:
+            if modality == "video":
+                entry = await self._videos.prepare(source.data, options)
+            else:
+                entry = await self._decode_image(source, options)
         self.metrics.decodes.labels(modality).inc()
         self.metrics.seconds.labels("decode").observe(entry.seconds)
         self._cache.put(key, entry)
         if self._disk is not None:
             self._write_behind(self._disk, key, entry)
         return entry
+
+    async def _decode_image(self, source: Source, options: preproc.Options) -> Entry:
+        token = preproc.new_token()
+        data = source.hold().data  # until the thread has ended, which a cancelled caller does not wait for
+        return await self._images.run(
+            lambda: preproc.prepare_image(data, options, self.settings, token),
+            cancel=token.cancel,
+            after=source.drop,
+        )
 
     async def _from_disk(self, key: Key) -> Entry | None:
         disk = self._disk
@@ -208,6 +225,18 @@ class MediaService:
     def _count_hit(self, entry: Entry, level: str) -> None:
         self.metrics.hits.labels(entry.media.modality, level).inc()
         self.metrics.saved_seconds.inc(entry.seconds)
+
+
+async def _all_or_first_failure(work: list[Coroutine[Any, Any, PreparedMedia]]) -> list[PreparedMedia]:
+    """In order; the first failure, or being cancelled, cancels the rest, and all have ended on return."""
+    tasks = [asyncio.create_task(one) for one in work]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        tasks.clear()  # no cycle of task, error, traceback and this frame
 
 
 def _charge(budget: RequestBudget, entry: Entry) -> None:

@@ -25,6 +25,8 @@ from gateway.media.urls import parse_target, scheme_of
 class Files(Protocol):
     """What this room needs of the file store."""
 
+    async def get(self, tenant: str, file_id: str) -> object: ...
+
     async def read(self, tenant: str, file_id: str, max_bytes: int) -> bytes: ...
 
 
@@ -107,8 +109,9 @@ class Sources:
         if kind == "http":
             assert part.url is not None
             fetched = await self._fetcher.fetch(part.url, part.modality, max_bytes, tenant=tenant)
-            body, declared = fetched.data, fetched.content_type
-            return await self._finish(kind, lambda: (declared, body), options, fetched.reusable_s, fetched.lease)
+            return await self._finish(
+                kind, lambda: (fetched.content_type, fetched.data), options, fetched.reusable_s, fetched.lease
+            )
         lease = self._in_flight.lease()
         try:
             if kind == "file":
@@ -145,7 +148,14 @@ class Sources:
             self._metrics.type_mismatches.inc()
         return Source(data, key, looked, reusable_s, lease)
 
+    async def check_file(self, part: MediaPart, tenant: str) -> None:
+        """Raises MediaProblem `file_not_found`."""
+        await self._store().get(tenant, part.file_id or "")
+
     async def _read_file(self, part: MediaPart, tenant: str, max_bytes: int) -> bytes:
+        return await self._store().read(tenant, part.file_id or "", max_bytes)
+
+    def _store(self) -> Files:
         if self._files is None:
             raise MediaProblem("file_not_found", "this server keeps no files")
-        return await self._files.read(tenant, part.file_id or "", max_bytes)
+        return self._files

@@ -19,7 +19,6 @@ The non-stream answer is made by the same class: feed everything, finish."""
 
 from __future__ import annotations
 
-import re
 import secrets
 from collections.abc import Callable, Sequence
 from typing import Final, Literal
@@ -35,6 +34,7 @@ from gateway.parsing.events import (
     TokenLogprobs,
     ToolCallStart,
 )
+from gateway.parsing.marker_text import Cleaner, Markers
 from gateway.parsing.stop import StopStrings
 from gateway.parsing.tools import ToolCallParser, ToolSpec
 from gateway.prompt import markers
@@ -43,55 +43,9 @@ from gateway.prompt.checkpoint import Checkpoint
 Mode = Literal["content", "reasoning", "tools"]
 
 
-class _Markers:
-    """A set of markers to look for, and how much of a text's end may be one that has begun."""
-
-    def __init__(self, *words: str) -> None:
-        self.find = re.compile("|".join(map(re.escape, words))).search
-        self.firsts = re.compile("[" + re.escape("".join({w[0] for w in words})) + "]").search
-        self._words = words
-        self._longest = max(map(len, words))
-
-    def held_from(self, text: str, start: int) -> int:
-        at = max(start, len(text) - self._longest + 1)
-        while match := self.firsts(text, at):
-            at = match.start()
-            if any(w.startswith(text[at:]) for w in self._words):
-                return at
-            at += 1
-        return len(text)
-
-
-class _Cleaner:
-    """Takes markers out of text that arrives in pieces."""
-
-    def __init__(self, words: _Markers) -> None:
-        self._words = words
-        self._held = ""
-
-    def feed(self, text: str) -> str:
-        if not self._held and not self._words.firsts(text):
-            return text
-        text = self._held + text
-        out: list[str] = []
-        while match := self._words.find(text):
-            # What stood before the marker may now continue behind it.
-            keep = self._words.held_from(text[: match.start()], 0)
-            out.append(text[:keep])
-            text = text[keep : match.start()] + text[match.end() :]
-        keep = self._words.held_from(text, 0)
-        self._held = text[keep:]
-        out.append(text[:keep])
-        return "".join(out)
-
-    def flush(self) -> str:
-        held, self._held = self._held, ""
-        return held
-
-
-_ALL: Final = _Markers(markers.THINK_START, markers.THINK_END, markers.NAMESPACE)
-_TAGS: Final = _Markers(markers.NAMESPACE)
-_LOOK_FOR: Final[dict[Mode, _Markers]] = {"content": _ALL, "reasoning": _ALL, "tools": _TAGS}
+_ALL: Final = Markers(markers.THINK_START, markers.THINK_END, markers.NAMESPACE)
+_TAGS: Final = Markers(markers.NAMESPACE)
+_LOOK_FOR: Final[dict[Mode, Markers]] = {"content": _ALL, "reasoning": _ALL, "tools": _TAGS}
 
 
 def new_call_id() -> str:
@@ -102,6 +56,8 @@ class OutputParser:
     """One per choice. `starts_in_reasoning` None means that the model decides (adaptive thinking).
 
     parse_tools         False: what looks like a tool call is content, without N
+    structured          True: the answer is held to a grammar. Once content has begun, a start of thinking is a string's
+                        text gone astray: it is dropped, and the content goes on
     separate_reasoning  False: thinking and its markers are content, as the model wrote them, opened if the prompt did
     """
 
@@ -114,6 +70,7 @@ class OutputParser:
         parse_tools: bool = True,
         stop: Sequence[str] = (),
         separate_reasoning: bool = True,
+        structured: bool = False,
         call_id_factory: Callable[[], str] = new_call_id,
     ) -> None:
         self._detokenizer = Detokenizer(token_texts(checkpoint))
@@ -122,13 +79,14 @@ class OutputParser:
         self._tools = ToolCallParser(tools, self._from_tools, call_id_factory)
         self._parse_tools = parse_tools
         self._separate = separate_reasoning
+        self._structured = structured
         self._stop = StopStrings(stop)
         self._held = ""
         self._blank: list[str] | None = []
         """White space at an edge of content, waiting; None inside content."""
         # What is taken out may bring the halves of a marker together, so what leaves is looked through once more.
-        self._clean_content = _Cleaner(_ALL if separate_reasoning else _TAGS)
-        self._clean_reasoning = _Cleaner(_ALL)
+        self._clean_content = Cleaner(_ALL if separate_reasoning else _TAGS)
+        self._clean_reasoning = Cleaner(_ALL)
         if starts_in_reasoning and not separate_reasoning:
             self._unseparated(markers.THINK_START)
         self._finished = False
@@ -242,6 +200,8 @@ class OutputParser:
             if self._mode != "reasoning" and self._parse_tools:
                 self._mode = "tools"
                 self._content(self._tools.marker())
+            return
+        if self._structured and self._mode == "content" and self._blank is None:
             return
         self._mode = "reasoning" if marker == markers.THINK_START else "content"
         if not self._separate:

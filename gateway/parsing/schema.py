@@ -6,8 +6,9 @@ union over anyOf/oneOf/allOf. An unknown or odd schema says nothing, and never r
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 _MAX_HOPS: Final = 16
@@ -60,7 +61,7 @@ def _alternatives(node: Any, root: Any) -> Iterator[Mapping[str, Any]]:
         if isinstance(one.get("$ref"), str):
             queue.append(_resolve(one["$ref"], root))
         for word in ("anyOf", "oneOf", "allOf"):
-            if isinstance(one.get(word), Sequence):
+            if isinstance(one.get(word), (list, tuple)):
                 queue += one[word]
 
 
@@ -78,10 +79,12 @@ def _kinds(node: Mapping[str, Any]) -> Iterator[str]:
     kind = node.get("type")
     if isinstance(kind, str):
         yield kind
-    elif isinstance(kind, Sequence):
+    elif isinstance(kind, (list, tuple)):
         yield from (k for k in kind if isinstance(k, str))
     else:
-        values = node["enum"] if isinstance(node.get("enum"), Sequence) else [node["const"]] if "const" in node else []
+        values = (
+            node["enum"] if isinstance(node.get("enum"), (list, tuple)) else [node["const"]] if "const" in node else []
+        )
         yield from ("null" if v is None else _NAMES.get(type(v), "string") for v in values)
         if "properties" in node:
             yield "object"
@@ -98,8 +101,8 @@ def typed(text: str, kinds: frozenset[str]) -> Any:
         return bare.lower() == "true"
     if "null" in kinds and (bare == "null" or (bare in ("", "None") and "string" not in kinds)):
         return None
-    if kinds & {"integer", "number"} and _NUMBER.fullmatch(bare):
-        return _number(bare)
+    if kinds & {"integer", "number"} and _NUMBER.fullmatch(bare) and (number := _number(bare)) is not None:
+        return number
     parsed = _json(bare)
     if parsed is not _NOT_JSON and (not kinds or _fits(parsed, kinds)):
         return parsed
@@ -115,24 +118,34 @@ def typed(text: str, kinds: frozenset[str]) -> Any:
 _NOT_JSON: Final = object()
 
 
-def _number(text: str) -> int | float:
+def _number(text: str) -> int | float | None:
+    """None for what has no finite value: JSON could not say it."""
     try:
         return int(text)
     except ValueError:
         value = float(text)
+        if not math.isfinite(value):
+            return None
         whole = value.is_integer() and abs(value) < 2**53
         return int(value) if whole and "." in text and "e" not in text.lower() else value
 
 
 def _json(text: str) -> Any:
     try:
-        return json.loads(text, parse_constant=_no_constant)
+        return json.loads(text, parse_constant=_no_constant, parse_float=_finite)
     except (ValueError, RecursionError):
         return _NOT_JSON
 
 
 def _no_constant(name: str) -> Any:
     raise ValueError(name)
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(text)
+    return value
 
 
 def _fits(value: Any, kinds: frozenset[str]) -> bool:

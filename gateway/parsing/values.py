@@ -10,6 +10,7 @@ Not here: tags and the stack of open values (tools.py)."""
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any, Final, Literal
 
@@ -19,24 +20,29 @@ Form = Literal["open", "string", "held", "object", "array"]
 Write = Callable[[str], None]
 ITEM: Final = "item"
 _STRING: Final = frozenset({"string"})
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _ARRAY: Final = frozenset({"array"})
 _NULLABLE: Final = frozenset({"string", "null"})
 
 
 def to_json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    """Compact JSON that is always encodable: lone surrogates, which the model may write as escapes, stay escapes."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    if text.isascii() or not _SURROGATE.search(text):
+        return text
+    return json.dumps(value, separators=(",", ":"))
 
 
 class Value:
     """`write` is None for a value that is not live."""
 
     __slots__ = (
+        "_bare",
         "_first",
         "_late",
         "_parts",
         "_seen",
         "_start",
-        "_start_of_text",
         "form",
         "key",
         "repeated",
@@ -56,7 +62,7 @@ class Value:
         """One element of an array that is spelled by repeating its key."""
         self._start = start
         self._parts: list[str] = []
-        self._start_of_text = ""
+        self._bare = ""
         self._first = True
         self._seen: set[str] = set()
         self._late: dict[str, list[Any]] = {}
@@ -70,8 +76,8 @@ class Value:
             if kinds == _STRING:
                 self._become_string()
             elif kinds == _NULLABLE:
-                self._start_of_text = (self._start_of_text + text).lstrip()[:5]
-                if not "null".startswith(self._start_of_text.rstrip()):
+                self._bare += text.strip()
+                if not "null".startswith(self._bare):
                     self._become_string()
             elif not text.isspace():
                 self.form = "held"

@@ -4,6 +4,7 @@ tokens. docs/prompt.md has the rules."""
 from gateway.prompt.builder import PromptBuilder, RenderedPrompt
 from gateway.prompt.checkpoint import Checkpoint
 from gateway.prompt.expand import expand
+from gateway.prompt.grammar import output_grammar
 from gateway.prompt.settings import PromptSettings
 from gateway.prompt.vocabulary import CheckpointError, UnsupportedTokenizer
 
@@ -15,4 +16,5 @@ __all__ = [
     "RenderedPrompt",
     "UnsupportedTokenizer",
     "expand",
+    "output_grammar",
 ]

@@ -1,6 +1,7 @@
 """Conversation -> token ids. render: read messages, run the template, cut at its own control tokens, encode the rest.
 
-Pure and synchronous; a long conversation takes a while, so callers run it in a thread. Nothing of a request is kept."""
+Pure and synchronous; a long conversation takes a while, so callers run it in a thread. Nothing of a request is kept but
+the ids of its text, for the same tenant (run_cache.py)."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from jinja2 import TemplateError
 from gateway.errors import ApiError
 from gateway.prompt.checkpoint import Checkpoint
 from gateway.prompt.messages import MediaKind, MessageReader, refuse
+from gateway.prompt.run_cache import RunCache
 from gateway.prompt.settings import PromptSettings
 from gateway.prompt.shadow import CUT, NotText
 from gateway.prompt.vocabulary import Run
@@ -40,6 +42,26 @@ class PromptBuilder:
     def __init__(self, checkpoint: Checkpoint, settings: PromptSettings | None = None) -> None:
         self._checkpoint = checkpoint
         self._settings = settings or PromptSettings()
+        self._cache = RunCache(self._settings.run_cache_bytes)
+        checkpoint.vocabulary.remember(self._fixed_runs())
+
+    def _fixed_runs(self) -> set[str]:
+        """The template's own sentences: what stays when everything a client says changes."""
+        seen: list[set[str]] = []
+        for word in ("x", "y"):
+            messages = [
+                {"role": "user", "content": word},
+                {"role": "assistant", "content": word},
+                {"role": "user", "content": word},
+            ]
+            runs: set[str] = set()
+            for mode in (None, "enabled", "disabled", "adaptive"):
+                try:
+                    runs |= {run.text for run in self.render(messages, thinking_mode=mode).runs}
+                except ApiError:  # not a conversation this template takes; nothing to remember then
+                    continue
+            seen.append(runs)
+        return seen[0] & seen[1]
 
     def render(
         self,
@@ -50,8 +72,11 @@ class PromptBuilder:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         template_kwargs: Mapping[str, Any] | None = None,
+        scope: str | None = None,
     ) -> RenderedPrompt:
-        """Raises ApiError: invalid_messages, invalid_value (tools, chat_template_kwargs), media_limit_exceeded."""
+        """`scope` (the tenant) lets the ids of turns be kept for the next request of the same scope.
+
+        Raises ApiError: invalid_messages, invalid_value (tools, chat_template_kwargs), media_limit_exceeded."""
         reader = MessageReader(self._checkpoint.shadow, self._settings, continue_final=continue_final_message)
         conversation = reader.read(messages)
         variables = self._variables(reader, tools, thinking_mode, template_kwargs)
@@ -66,7 +91,7 @@ class PromptBuilder:
             text, mark, _ = text.partition(CUT)
             if not mark:
                 raise refuse("this model's chat template cannot continue the final message", "continue_final_message")
-        ids, runs = self._checkpoint.vocabulary.encode_rendered(text)
+        ids, runs = self._checkpoint.vocabulary.encode_rendered(text, self._cache, scope)
         positions = self._media(ids, conversation.media)
         return RenderedPrompt(ids, positions, self._starts_in_reasoning(ids), tuple(runs))
 

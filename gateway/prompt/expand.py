@@ -8,6 +8,7 @@ with it: the ids are those of the reference, which expands before it tokenizes."
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,8 @@ from gateway.prompt import markers
 from gateway.prompt.builder import RenderedPrompt
 from gateway.prompt.checkpoint import Checkpoint
 
+_PIECE: Final = 1 << 16
+
 
 def expand(
     rendered: RenderedPrompt, media: Sequence[PreparedMedia], checkpoint: Checkpoint
@@ -27,7 +30,7 @@ def expand(
     positions = rendered.media_positions
     if [k for _, k in positions] != [m.modality for m in media]:
         raise ValueError(f"{len(media)} media for {len(positions)} placeholders, or not of the same kinds")
-    ids = np.asarray(rendered.ids, dtype=np.uint32)
+    ids = _array(rendered.ids)
     run_by_end = {run.end: run for run in rendered.runs} if any(m.timestamps for m in media) else {}
     out = _Builder()
     items: list[Item] = []
@@ -56,6 +59,12 @@ def expand(
         done = position + 1
     out.add(ids[done:])
     return out.joined(), items
+
+
+def _array(ids: list[int]) -> NDArray[np.uint32]:
+    """Piece by piece: the conversion of a long list would keep other threads waiting for tens of milliseconds."""
+    pieces = [np.asarray(ids[i : i + _PIECE], dtype=np.uint32) for i in range(0, len(ids), _PIECE)]
+    return np.concatenate(pieces) if len(pieces) > 1 else np.asarray(ids, dtype=np.uint32)
 
 
 class _Builder:

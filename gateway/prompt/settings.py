@@ -18,4 +18,9 @@ class PromptSettings(BaseModel):
     max_json_depth: int = Field(
         default=64, ge=4, le=100, description="Deepest nesting of tool definitions and of past tool-call arguments."
     )
+    run_cache_bytes: int = Field(
+        default=64 << 20,
+        ge=0,
+        description="Memory for the token ids of text seen before, per process and apart by tenant; 0 keeps none.",
+    )
     max_media_parts: int = Field(default=1024, ge=0, description="Most images and videos of one conversation.")

@@ -27,7 +27,9 @@ FIRST_TWIN: Final = 0xD800
 CUT: Final = "\udfff"
 """Marks where a continued final message ends; it survives rendering and is never a twin."""
 _MAX_TWINS: Final = 0xDFFF - FIRST_TWIN
-_CHUNK: Final = 1 << 16
+_SHORT: Final = 256
+"""Up to here one pattern is quicker than a search for each word."""
+_CHUNK: Final = 1 << 14
 """Characters handled in one call: other threads get their turn in between."""
 
 
@@ -47,13 +49,17 @@ class Shadow:
         self._back = {twin: c for c, twin in self._to.items()}
         edges = {c for t in self._tokens for c in (t[0], t[-1])}
         self._edge = re.compile("[" + "".join(re.escape(c) for c in sorted(edges)) + "]") if edges else None
-        cores = {t.strip("".join(edges)) for t in self._tokens}
-        self._cores = sorted(c for c in cores if c)
+        cores = {t.strip("".join(edges)) for t in self._tokens} - {""}
+        self._cores = sorted(c for c in cores if not any(d in c for d in cores if d != c))
+        self._core = re.compile("|".join(map(re.escape, self._cores))).search if self._cores else None
         self._joined = "\ud7ff".join(self._tokens)
         # ASCII text takes the short way through C: byte -> character by table, and back.
-        latin = [chr(i) for i in range(256)]
-        hidden = "".join(chr(self._to.get(i, i)) for i in range(128))
-        self._ascii_hide = hidden + "".join(latin[128:])
+        twins = [(i, self._to[i]) for i in range(128) if i in self._to]
+        self._ascii_hide = "".join(chr(self._to.get(i, i)) for i in range(128)) + "\ufffe" * 128
+        self._wide = re.compile("[^\x00-\x7f" + "".join(chr(twin) for _, twin in twins) + "]").search
+        one_byte = "".join(map(chr, range(128))) + "".join(chr(twin) for _, twin in twins)
+        self._ascii_bytes = codecs.charmap_build(one_byte.ljust(256, "\ufffe"))
+        self._ascii_reveal = bytes(range(128)) + bytes(i for i, _ in twins).ljust(128, b"?")
 
     def risky(self, text: str) -> bool:
         """Whether `text`, or what is left after its ends are stripped, could be a part of an added token in some
@@ -63,7 +69,13 @@ class Shadow:
             return False
         if self._edge.search(text):
             return True
-        return text.strip() in self._joined or any(core in text for core in self._cores)
+        if text.strip() in self._joined:
+            return True
+        if self._core is None:
+            return False
+        if len(text) <= _SHORT:
+            return self._core(text) is not None
+        return any(core in text for core in self._cores)
 
     def hide(self, text: str) -> str:
         """Raises NotText."""
@@ -82,7 +94,10 @@ class Shadow:
         return text.translate(self._to)
 
     def _reveal(self, text: str) -> str:
-        return text.translate(self._back)
+        if self._wide(text):
+            return text.translate(self._back)
+        raw = codecs.charmap_encode(text, "strict", self._ascii_bytes)[0]
+        return raw.translate(self._ascii_reveal).decode("ascii")
 
 
 def _by_chunks(text: str, change: Callable[[str], str]) -> str:

@@ -7,6 +7,7 @@ see through the twins of shadow.py.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Final
@@ -21,6 +22,7 @@ from gateway.prompt import json_text
 from gateway.prompt.shadow import Shadow
 
 _CASE: Final = frozenset({"upper", "lower", "title", "capitalize", "swapcase", "casefold"})
+_USES_CASE: Final = re.compile(r"\b(?:" + "|".join(sorted(_CASE)) + r")\b")
 
 
 class _Generation(Extension):
@@ -51,15 +53,17 @@ class ChatTemplate:
     """A compiled template. Thread-safe: rendering keeps nothing."""
 
     def __init__(self, source: str, shadow: Shadow) -> None:
-        env = _Environment(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
-        env.shadow = shadow
+        kind = _Environment if _USES_CASE.search(source) else ImmutableSandboxedEnvironment
+        env = kind(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
 
         def tojson(value: Any, **options: Any) -> str:
             return json_text.dumps(value, shadow.reveal, **options)
 
         env.filters["tojson"] = tojson
-        for name in ("upper", "lower", "title", "capitalize"):
-            env.filters[name] = _case_filter(env, env.filters[name])
+        if isinstance(env, _Environment):
+            env.shadow = shadow
+            for name in ("upper", "lower", "title", "capitalize"):
+                env.filters[name] = _case_filter(env, env.filters[name])
         env.globals["raise_exception"] = _raise
         env.globals["strftime_now"] = _strftime_now
         self._template = env.from_string(source)

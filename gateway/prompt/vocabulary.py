@@ -12,13 +12,14 @@ Only byte-level BPE is supported (o200k, GPT-2 and Llama 3 style files); anythin
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
 from tokenizers import Tokenizer
 
+from gateway.prompt.run_cache import MIN_CHARS, RunCache
 from gateway.prompt.shadow import Shadow
 
 _BATCH_FROM_CHARS: Final = 4096
@@ -76,6 +77,7 @@ class Vocabulary:
         self.token_bytes = _token_bytes(spec, self.added)
         self._plain = Tokenizer.from_str(orjson.dumps(_without_added(spec, self.added)).decode())
         self._by_content = {t.content: t for t in self.added}
+        self._fixed: dict[str, list[int]] = {}
         # The reference matches tokens marked `normalized` only in what the others leave over.
         raw = [t for t in self.added if not t.normalized]
         self._passes = [p for p in (_pattern(raw), _pattern([t for t in self.added if t.normalized])) if p]
@@ -84,11 +86,18 @@ class Vocabulary:
         ids: list[int] = self._plain.encode(text, add_special_tokens=False).ids
         return ids
 
-    def encode_rendered(self, text: str) -> tuple[list[int], list[Run]]:
-        """The ids of a rendered prompt and its ordinary runs."""
+    def remember(self, runs: Iterable[str]) -> None:
+        """Ordinary runs that come from the template alone: their ids are kept. Never text of a request."""
+        self._fixed |= {text: self.encode_plain(text) for text in runs}
+
+    def encode_rendered(
+        self, text: str, cache: RunCache | None = None, scope: str | None = None
+    ) -> tuple[list[int], list[Run]]:
+        """The ids of a rendered prompt and its ordinary runs. With a cache and a scope, runs seen before are not
+        encoded again."""
         pieces = list(self._cut(text))
         texts = [self.shadow.reveal(p) for p in pieces if isinstance(p, str)]
-        encoded = iter(self._encode_all(texts))
+        encoded = iter(self._encode_known(texts, cache, scope))
         plain = iter(texts)
         ids: list[int] = []
         runs: list[Run] = []
@@ -100,6 +109,19 @@ class Vocabulary:
                 ids += next(encoded)
                 runs.append(Run(start, len(ids), next(plain)))
         return ids, runs
+
+    def _encode_known(self, texts: Sequence[str], cache: RunCache | None, scope: str | None) -> list[list[int]]:
+        known: list[list[int] | None] = [self._fixed.get(t) for t in texts]
+        if cache is not None and scope is not None:
+            for i, text in enumerate(texts):
+                if known[i] is None and len(text) >= MIN_CHARS:
+                    known[i] = cache.get(scope, text)
+        missing = [i for i, ids in enumerate(known) if ids is None]
+        for i, ids in zip(missing, self._encode_all([texts[i] for i in missing]), strict=True):
+            known[i] = ids
+            if cache is not None and scope is not None:
+                cache.put(scope, texts[i], ids)
+        return [ids for ids in known if ids is not None]
 
     def _encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         if sum(map(len, texts)) < _BATCH_FROM_CHARS:

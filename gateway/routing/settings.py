@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
+
+PolicyName = Literal["round_robin", "power_of_two", "least_load", "consistent_hash", "prefix_aware"]
 
 
 class EngineEndpoint(BaseModel):
@@ -16,8 +20,20 @@ class EngineEndpoint(BaseModel):
 class RoutingSettings(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
+    policy: PolicyName = Field(default="prefix_aware", description="How a worker is chosen; see docs/operations.md.")
+    block_tokens: int = Field(default=256, ge=16, le=65536, description="Tokens per block of the prefix index.")
+    index_tokens_per_worker: int = Field(
+        default=4_000_000, ge=1, description="Prefix tokens one engine is believed to cache, until it tells its size."
+    )
+    new_weight: float = Field(default=16.0, ge=0, description="Cost of a prompt token that is not cached there.")
+    resident_weight: float = Field(default=0.02, ge=0, description="Cost of a context token of a running request.")
+    recent_weight: float = Field(default=1.5, ge=0, description="Cost of a token computed there of late.")
+    recent_s: float = Field(default=600.0, gt=0, description="Half-life of 'of late'.")
+    imbalance: float = Field(default=4.0, ge=1, description="A worker gets no more than this times the mean in flight.")
+    hash_load_bound: float = Field(default=1.25, gt=1, description="Bounded load of consistent_hash.")
     health_interval_s: float = Field(default=2.0, gt=0)
     health_timeout_s: float = Field(default=3.0, gt=0)
+    health_failures: int = Field(default=3, ge=1, description="Unanswered checks in a row that make an engine lost.")
     breaker_failures: int = Field(default=3, ge=1, description="Failures in a row that open the breaker.")
     breaker_open_s: float = Field(default=10.0, gt=0)
     known_media_bytes: int = Field(default=4 << 30, ge=0, description="What each engine's store of rows holds.")

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from time import monotonic
 
 from engine.wire import Item
 from gateway.media.residency import Residency
 from gateway.metrics import Metrics
 from gateway.routing.settings import RoutingSettings
-from gateway.upstream.client import EngineClient
+from gateway.upstream.client import EngineClient, EngineStatus
+
+
+class Ticket:
+    """One request at one worker. `computed()`: its first token came, so its prompt is no longer work to be done."""
+
+    def __init__(self, worker: Worker, new_tokens: int) -> None:
+        self.worker = worker
+        self._pending = new_tokens
+
+    def computed(self) -> None:
+        pending, self._pending = self._pending, 0
+        self.worker.pending_tokens -= pending
 
 
 class Worker:
@@ -19,30 +32,58 @@ class Worker:
         self.healthy = False
         self.context_length: int | None = None
         self.in_flight = 0
+        self.pending_tokens = 0
+        self.resident_tokens = 0
+        self.reported_load: float | None = None
         self._settings = settings
         self._metrics = metrics
         self._failures = 0
+        self._silences = 0
         self._open_until = 0.0
         self._rows = rows
 
     def usable(self) -> bool:
         return self.healthy and monotonic() >= self._open_until
 
-    def set_health(self, healthy: bool, context_length: int | None) -> None:
-        if not healthy:
-            self._rows.forget(self.name)  # a restarted engine has an empty store
+    def take_status(self, status: EngineStatus) -> bool:
+        """Returns whether the engine was lost just now.
+
+        One late answer is no death: a busy engine answers late. It is lost after `health_failures` silences in a row, or
+        at once when nothing listens or it says itself that it is not well."""
+        if status.healthy:
+            self._silences = 0
+            self.reported_load = status.load
+            self.context_length = status.context_length or self.context_length
+            self._set_healthy(True)
+            return False
+        self._silences += 1
+        if status.silent and self._silences < self._settings.health_failures:
+            return False
+        lost = self.healthy
+        self._rows.forget(self.name)  # a restarted engine has an empty store
+        self.reported_load = None
+        self._set_healthy(False)
+        return lost
+
+    def _set_healthy(self, healthy: bool) -> None:
         self.healthy = healthy
-        self.context_length = context_length or self.context_length
         self._metrics.worker_up.labels(self.name).set(healthy)
 
-    def __enter__(self) -> Worker:
+    @contextmanager
+    def holding(self, prompt_tokens: int, new_tokens: int) -> Iterator[Ticket]:
+        """Counts a request as this worker's from the moment it is chosen until its last byte."""
+        ticket = Ticket(self, new_tokens)
         self.in_flight += 1
+        self.pending_tokens += new_tokens
+        self.resident_tokens += prompt_tokens
         self._metrics.worker_in_flight.labels(self.name).set(self.in_flight)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.in_flight -= 1
-        self._metrics.worker_in_flight.labels(self.name).set(self.in_flight)
+        try:
+            yield ticket
+        finally:
+            ticket.computed()
+            self.in_flight -= 1
+            self.resident_tokens -= prompt_tokens
+            self._metrics.worker_in_flight.labels(self.name).set(self.in_flight)
 
     def succeeded(self) -> None:
         self._failures = 0

@@ -30,8 +30,9 @@ from engine.wire import (
     encode_request,
 )
 from gateway.errors import ApiError
-from gateway.metrics import Metrics
+from gateway.metrics import Metrics, child
 from gateway.upstream.settings import UpstreamSettings
+from gateway.upstream.stock import STOCK_ROUTE, StockReader, encode_stock
 
 SLICE_BYTES: Final = 256 << 10
 JOIN_BELOW_BYTES: Final = 128 << 10
@@ -44,6 +45,10 @@ class EngineStatus:
     healthy: bool
     context_length: int | None = None
     detail: str = ""
+    silent: bool = False
+    """Not healthy for want of an answer in time; it may only be busy."""
+    load: float | None = None
+    """Requests it runs and queues, from all its clients (GET /v1/loads); None when it does not tell."""
 
 
 class EngineClient:
@@ -67,6 +72,12 @@ class EngineClient:
         self._timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=settings.connect_timeout_s, sock_read=settings.idle_timeout_s
         )
+        # A stock server says nothing during prefill.
+        self._stock_timeout = aiohttp.ClientTimeout(
+            total=None, sock_connect=settings.connect_timeout_s, sock_read=settings.accept_timeout_s
+        )
+        self.stock = False
+        """True when the engine has no route of ours: found out by `status`."""
 
     async def open(
         self,
@@ -75,6 +86,8 @@ class EngineClient:
         on_missing: Callable[[Iterable[str]], None] = lambda hashes: None,
     ) -> GenerationStream:
         """Sends the request; items whose hash is in `known_media` go without their rows, at first. Raises ApiError."""
+        if self.stock and request.items:
+            raise ApiError("unsupported_parameter", "the engine behind this model takes no media", param="messages")
         bare = replace(request, items=tuple(_bare(i) if i.hash in known_media else i for i in request.items))
         try:
             async with asyncio.timeout(self._settings.accept_timeout_s):
@@ -83,7 +96,7 @@ class EngineClient:
                     body = await _body(response)
                     missing = body.get("missing")
                     on_missing([h for h in missing if isinstance(h, str)] if isinstance(missing, list) else known_media)
-                    self._metrics.upstream_retries.labels(self.name, "missing_media").inc()
+                    child(self._metrics.upstream_retries, self.name, "missing_media").inc()
                     response = await self._post(request)
         except TimeoutError:
             self._count("timeout")
@@ -93,12 +106,12 @@ class EngineClient:
             raise EngineUnreachable(f"the engine cannot be reached ({type(e).__name__})") from None
         self._count(str(response.status))
         if response.status == 200:
-            return GenerationStream(self, request.rid, response)
+            return GenerationStream(self, request.rid, response, StockReader() if self.stock else ReplyReader())
         raise _as_api_error(response.status, response.headers, (await _body(response)).get("error"))
 
     async def abort(self, rid: str, reason: str) -> None:
         """Asks the engine to end `rid`; its stream then tells usage and finishes. Failure is harmless: see close."""
-        self._metrics.upstream_aborts.labels(self.name, reason).inc()
+        child(self._metrics.upstream_aborts, self.name, reason).inc()
         try:
             async with asyncio.timeout(self._settings.abort_wait_s):
                 async with self._session.post(
@@ -117,30 +130,38 @@ class EngineClient:
                         return EngineStatus(False, detail=f"/health answered {response.status}")
                 async with self._session.get(self.url + "/model_info", headers=self._headers) as response:
                     info = orjson.loads(await response.read()) if response.status == 200 else {}
+                async with self._session.get(self.url + "/v1/loads", headers=self._headers) as response:
+                    loads = orjson.loads(await response.read()) if response.status == 200 else {}
         except (aiohttp.ClientError, OSError, TimeoutError, orjson.JSONDecodeError) as e:
-            return EngineStatus(False, detail=type(e).__name__)
-        context = info.get("context_length", info.get("max_model_len")) if isinstance(info, dict) else None
-        return EngineStatus(True, context if isinstance(context, int) and context > 0 else None)
+            return EngineStatus(False, detail=type(e).__name__, silent=isinstance(e, TimeoutError))
+        if not isinstance(info, dict):
+            return EngineStatus(False, detail="/model_info is not an object")
+        self.stock = "model_path" in info and not info.get("catalejo")
+        context = info.get("context_length", info.get("max_model_len"))
+        return EngineStatus(True, context if isinstance(context, int) and context > 0 else None, load=_load(loads))
 
     async def _post(self, request: GenerateRequest) -> aiohttp.ClientResponse:
-        buffers = encode_request(request)
+        buffers: Buffers = [encode_stock(request)] if self.stock else encode_request(request)
         size = sum(b.nbytes if isinstance(b, memoryview) else len(b) for b in buffers)
-        headers = {**self._headers, "content-type": CONTENT_TYPE, "content-length": str(size)}
+        kind = "application/json" if self.stock else CONTENT_TYPE
+        headers = {**self._headers, "content-type": kind, "content-length": str(size)}
+        url = self.url + (STOCK_ROUTE if self.stock else ROUTE)
+        timeout = self._stock_timeout if self.stock else self._timeout
         if request.traceparent:
             headers["traceparent"] = request.traceparent
-        self._metrics.upstream_bytes.labels(self.name).inc(size)
+        child(self._metrics.upstream_bytes, self.name).inc(size)
         for last in (False, True):
             body = b"".join(buffers) if size < JOIN_BELOW_BYTES else _slices(buffers)
             try:
-                return await self._session.post(self.url + ROUTE, data=body, headers=headers, timeout=self._timeout)
+                return await self._session.post(url, data=body, headers=headers, timeout=timeout)
             except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as e:
                 if last or isinstance(e, aiohttp.ClientConnectorError):
                     raise
-                self._metrics.upstream_retries.labels(self.name, "stale_connection").inc()
+                child(self._metrics.upstream_retries, self.name, "stale_connection").inc()
         raise AssertionError("unreachable")
 
     def _count(self, status: str) -> None:
-        self._metrics.upstream_requests.labels(self.name, status).inc()
+        child(self._metrics.upstream_requests, self.name, status).inc()
 
 
 class EngineUnreachable(ApiError):
@@ -153,11 +174,18 @@ class EngineUnreachable(ApiError):
 class GenerationStream:
     """The replies of one request. Iterate, then `aclose()`; both ends are safe to call twice."""
 
-    def __init__(self, client: EngineClient, rid: str, response: aiohttp.ClientResponse) -> None:
+    def __init__(
+        self, client: EngineClient, rid: str, response: aiohttp.ClientResponse, reader: ReplyReader | StockReader
+    ) -> None:
         self.client = client
         self.rid = rid
         self._response = response
-        self._reader = ReplyReader()
+        self._reader = reader
+        self.on_first_token: Callable[[], None] | None = None
+        self.on_close: Callable[[], None] | None = None
+        self.began = False
+        self.tokens_seen = False
+        """Set by the reader of the replies: the request can no longer be moved to another engine."""
 
     async def batches(self) -> AsyncIterator[list[Reply]]:
         """Yields every reply that has arrived, in lists. Raises ApiError when the engine breaks off."""
@@ -165,6 +193,10 @@ class GenerationStream:
         try:
             async for data in content.iter_any():
                 if replies := self._reader.feed(data):
+                    if not self.began:
+                        self.began = True
+                        if self.on_first_token is not None:
+                            self.on_first_token()
                     yield replies
                     if self._reader.ended:
                         break
@@ -194,6 +226,20 @@ class GenerationStream:
                 self._response.close()
             else:
                 self._response.release()
+        if self.on_close is not None:
+            self.on_close()
+            self.on_close = None
+
+
+def _load(loads: Any) -> float | None:
+    """Running plus waiting requests over all data-parallel ranks, or None for an answer of another shape."""
+    ranks = loads.get("loads") if isinstance(loads, dict) else None
+    if not isinstance(ranks, list) or not ranks:
+        return None
+    try:
+        return float(sum(r["num_running_reqs"] + r["num_waiting_reqs"] for r in ranks))
+    except (TypeError, KeyError):
+        return None
 
 
 def _bare(item: Item) -> Item:

@@ -66,7 +66,9 @@ pub struct Prepared {
     pub row_values: usize,
     pub source_key: String,
     pub hash: String,
+    /// Videos: seconds of each temporal patch, and the numbers of the frames kept.
     pub timestamps: Option<Vec<f64>>,
+    pub frame_indices: Option<Vec<usize>>,
     /// (step, milliseconds), in order.
     pub ms: Vec<(&'static str, f64)>,
 }
@@ -158,6 +160,28 @@ pub fn probe(data: &[u8], options: &ImageOptions) -> Result<Announced> {
     Ok(Announced { format, width, height, tokens: h * w / (FACTOR * FACTOR) })
 }
 
+/// Takes rows and keeps nothing.
+struct Nowhere;
+
+impl Target for Nowhere {
+    fn header(&mut self, _: Header) -> Result<()> {
+        Ok(())
+    }
+
+    fn push(&mut self, band: &[u8], _: usize, _: usize) -> Result<()> {
+        std::hint::black_box(band);
+        Ok(())
+    }
+}
+
+/// The decoder alone, for measurements.
+pub fn decode_alone(data: &[u8], options: &ImageOptions) -> Result<()> {
+    let format = format_of(data, options)?;
+    let cancel = CancelToken::default();
+    let job = Job { data, max_pixels: options.max_pixels, apply_exif: options.apply_exif, cancel: &cancel };
+    decode::decode(format, &job, &mut Nowhere)
+}
+
 fn format_of(data: &[u8], options: &ImageOptions) -> Result<&'static str> {
     if data.len() > options.max_bytes {
         bail!(TooManyBytes, "the image file is {} bytes; the limit is {}", data.len(), options.max_bytes);
@@ -179,11 +203,12 @@ pub fn prepare_image(data: &[u8], options: &ImageOptions, cancel: &CancelToken) 
     let mut pipeline = Pipeline { options, header: None, size: (0, 0), stream: None, resizing: Duration::ZERO };
     let job = Job { data, max_pixels: options.max_pixels, apply_exif: options.apply_exif, cancel };
     decode::decode(format, &job, &mut pipeline)?;
-    let (Some(stream), Some(header)) = (pipeline.stream, pipeline.header) else {
+    let (Some(mut stream), Some(header)) = (pipeline.stream, pipeline.header) else {
         bail!(Corrupt, "the decoder found no picture");
     };
     let finishing = Instant::now();
-    let patches = stream.finish()?;
+    stream.finish()?;
+    let patches = stream.sink;
     let resizing = pipeline.resizing + finishing.elapsed();
     let decoding = start.elapsed().saturating_sub(resizing);
 
@@ -206,6 +231,7 @@ pub fn prepare_image(data: &[u8], options: &ImageOptions, cancel: &CancelToken) 
         source_key,
         hash,
         timestamps: None,
+        frame_indices: None,
         ms: vec![
             ("decode", milliseconds(decoding)),
             ("resize", milliseconds(resizing)),

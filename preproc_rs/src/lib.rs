@@ -1,6 +1,6 @@
 //! Images and videos to MiniMax-M3 patch rows: exact, fast, and safe against anything a stranger can upload.
 //!
-//! `image::prepare_image` is the way in; `python` is the only file that knows Python; `limits` the only one with numbers.
+//! `image::prepare_image` and `video::prepare_video` are the ways in; `python` is the only file that knows Python; `limits` the only one with numbers.
 
 pub mod cancel;
 pub mod data_url;
@@ -15,5 +15,8 @@ pub mod patchify;
 #[cfg(feature = "extension-module")]
 mod python;
 pub mod resize;
+pub mod sampling;
 pub mod size;
 pub mod sniff;
+#[cfg(feature = "video")]
+pub mod video;

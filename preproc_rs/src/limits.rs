@@ -59,3 +59,28 @@ pub const POOL_BYTES: usize = 256 << 20;
 
 /// Part of every source key: change it whenever the same file and options give other rows.
 pub const PREPROCESS_VERSION: &str = "1";
+
+/// File size of a video, unless the caller says otherwise.
+pub const VIDEO_MAX_BYTES: usize = 256 << 20;
+/// Width times height of one frame: 7680 x 4320.
+pub const VIDEO_MAX_FRAME_PIXELS: u64 = 33_177_600;
+/// Packets of the video stream looked at, and frames decoded.
+pub const VIDEO_MAX_PACKETS: usize = 1_000_000;
+pub const VIDEO_MAX_DECODED: usize = 36_000;
+/// Wall-clock seconds of one video, unless the caller says otherwise.
+pub const VIDEO_DEADLINE_S: f64 = 20.0;
+/// Resized width times height times frames: default (64,000 tokens), and the most a caller may ask for.
+pub const VIDEO_VOLUME_PIXELS: u64 = 100_352_000;
+pub const VIDEO_VOLUME_MAX_PIXELS: u64 = 301_056_000;
+/// Frames a second kept: default and allowed range.
+pub const VIDEO_FPS_DEFAULT: f64 = 1.0;
+pub const VIDEO_FPS_MIN: f64 = 0.2;
+pub const VIDEO_FPS_MAX: f64 = 5.0;
+/// One allocation inside libav.
+pub const VIDEO_MAX_ALLOC: usize = 256 << 20;
+/// What libav may read to learn about the streams.
+pub const VIDEO_PROBE_BYTES: i64 = 2 << 20;
+pub const VIDEO_PROBE_PACKETS: i32 = 500;
+pub const VIDEO_MAX_STREAMS: i32 = 32;
+/// Threads of one video decode.
+pub const VIDEO_MAX_THREADS: u32 = 16;

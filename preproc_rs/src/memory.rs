@@ -52,6 +52,12 @@ impl Buffer {
     }
 }
 
+impl Buffer {
+    pub fn truncate(&mut self, n: usize) {
+        self.0.truncate(n);
+    }
+}
+
 impl Drop for Buffer {
     fn drop(&mut self) {
         let mut bytes = std::mem::take(&mut self.0);

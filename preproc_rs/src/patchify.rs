@@ -72,17 +72,19 @@ impl Patches {
         deinterleave(&rgb[..3 * width], &mut self.planes, width);
         let (gy, py) = (y / PATCH, y % PATCH);
         let times = if self.t_dup == 1 { 1 } else { 2 };
+        let row_bytes = times * PATCH_VALUES * self.rows.bytes();
         let first = k * gh * gw + gy / MERGE * MERGE * gw + gy % MERGE * MERGE;
         for gx in 0..gw {
             let patch = first + gx / MERGE * MERGE * MERGE + gx % MERGE;
+            let row = &mut self.data[patch * row_bytes..(patch + 1) * row_bytes];
             for c in 0..3 {
                 let source = &self.planes[c * width + gx * PATCH..][..PATCH];
                 for time in slots.clone() {
-                    let at = patch * times * PATCH_VALUES + (c * times + time) * PATCH * PATCH + py * PATCH;
+                    let at = (c * times + time) * PATCH * PATCH + py * PATCH;
                     match self.rows {
-                        Rows::U8 => self.data[at..at + PATCH].copy_from_slice(source),
+                        Rows::U8 => row[at..at + PATCH].copy_from_slice(source),
                         Rows::F32 => {
-                            let target = &mut self.data[4 * at..4 * (at + PATCH)];
+                            let target = &mut row[4 * at..4 * (at + PATCH)];
                             for (value, four) in source.iter().zip(target.chunks_exact_mut(4)) {
                                 four.copy_from_slice(&self.table[c][usize::from(*value)].to_le_bytes());
                             }
@@ -91,6 +93,27 @@ impl Patches {
                 }
             }
         }
+    }
+}
+
+impl Patches {
+    /// The result once `frames` frames are written: temporal patches without a frame are dropped, and an odd last frame
+    /// is repeated in its second time slot.
+    pub fn of_frames(mut self, frames: usize) -> Patches {
+        let [_, gh, gw] = self.grid;
+        let row_bytes = self.row_values() * self.rows.bytes();
+        let patch_bytes = gh * gw * row_bytes;
+        self.grid[0] = frames.div_ceil(2);
+        self.data.truncate(self.grid[0] * patch_bytes);
+        if !frames.is_multiple_of(2) {
+            let plane = PATCH * PATCH * self.rows.bytes();
+            for row in self.data[(self.grid[0] - 1) * patch_bytes..].chunks_exact_mut(row_bytes) {
+                for channel in row.chunks_exact_mut(2 * plane) {
+                    channel.copy_within(..plane, plane);
+                }
+            }
+        }
+        self
     }
 }
 

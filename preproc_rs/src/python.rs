@@ -7,6 +7,8 @@ use crate::limits::*;
 use crate::memory::Buffer;
 use crate::patchify::Rows;
 use crate::size::{check_cap, SizeRule};
+#[cfg(feature = "video")]
+use crate::video::{self, VideoOptions};
 use crate::{data_url as url, sniff as magic};
 use pyo3::create_exception;
 use pyo3::exceptions::{PyBufferError, PyValueError};
@@ -92,6 +94,7 @@ struct Prepared {
     source_key: String,
     hash: String,
     timestamps: Option<Py<PyTuple>>,
+    frame_indices: Option<Py<PyTuple>>,
     ms: Py<PyDict>,
 }
 
@@ -102,6 +105,10 @@ fn to_python(py: Python<'_>, done: image::Prepared) -> PyResult<Prepared> {
     }
     let timestamps = match &done.timestamps {
         Some(seconds) => Some(PyTuple::new(py, seconds)?.unbind()),
+        None => None,
+    };
+    let frame_indices = match &done.frame_indices {
+        Some(numbers) => Some(PyTuple::new(py, numbers)?.unbind()),
         None => None,
     };
     let tokens = done.tokens();
@@ -127,6 +134,7 @@ fn to_python(py: Python<'_>, done: image::Prepared) -> PyResult<Prepared> {
         source_key: done.source_key,
         hash: done.hash,
         timestamps,
+        frame_indices,
         ms: ms.unbind(),
     })
 }
@@ -180,6 +188,71 @@ fn prepare_image(
     let bytes = data.as_bytes();
     let done = py.detach(|| image::prepare_image(bytes, &options, &token));
     to_python(py, done.map_err(|e| raise(py, e))?)
+}
+
+#[cfg(feature = "video")]
+fn video_options(
+    py: Python<'_>,
+    fps: Option<f64>,
+    max_frames: Option<usize>,
+    max_long_side_pixel: Option<u32>,
+    rows: &str,
+) -> PyResult<VideoOptions> {
+    let rule = if max_long_side_pixel.is_some() { "long_side" } else { "area" };
+    let options = VideoOptions {
+        fps: fps.unwrap_or(VIDEO_FPS_DEFAULT),
+        max_frames,
+        rule: parse_rule(py, rule, max_long_side_pixel, VIDEO_AREA_MAX_PIXELS)?,
+        rows: parse_rows(py, rows)?,
+        ..VideoOptions::default()
+    };
+    options.check().map_err(|e| raise(py, e))?;
+    Ok(options)
+}
+
+#[cfg(feature = "video")]
+#[pyfunction]
+#[pyo3(signature = (data, *, fps=None, max_frames=None, max_long_side_pixel=None, rows="u8", max_bytes=VIDEO_MAX_BYTES,
+                    max_volume=VIDEO_VOLUME_PIXELS, deadline_s=VIDEO_DEADLINE_S, threads=1, exhaustive=false, cancel=None))]
+#[allow(clippy::too_many_arguments, reason = "keyword arguments of the Python function")]
+fn prepare_video(
+    py: Python<'_>,
+    data: &Bound<'_, PyBytes>,
+    fps: Option<f64>,
+    max_frames: Option<usize>,
+    max_long_side_pixel: Option<u32>,
+    rows: &str,
+    max_bytes: usize,
+    max_volume: u64,
+    deadline_s: f64,
+    threads: u32,
+    exhaustive: bool,
+    cancel: Option<&PyCancelToken>,
+) -> PyResult<Prepared> {
+    let options = VideoOptions {
+        max_bytes,
+        max_volume,
+        deadline_s,
+        threads,
+        exhaustive,
+        ..video_options(py, fps, max_frames, max_long_side_pixel, rows)?
+    };
+    let token = cancel.map(|c| c.0.clone()).unwrap_or_default();
+    let bytes = data.as_bytes();
+    let done = py.detach(|| video::prepare_video(bytes, &options, &token));
+    to_python(py, done.map_err(|e| raise(py, e))?)
+}
+
+/// A build without libav says so in one sentence.
+#[cfg(not(feature = "video"))]
+#[pyfunction]
+#[pyo3(signature = (_data, **_options))]
+fn prepare_video(
+    py: Python<'_>,
+    _data: &Bound<'_, PyBytes>,
+    _options: Option<&Bound<'_, PyDict>>,
+) -> PyResult<Prepared> {
+    Err(raise(py, Error::new(Code::DecoderDisabled, "videos are not accepted here: this build has no video decoder")))
 }
 
 /// The gateway's cache key, without decoding; same options as `prepare_image`.
@@ -239,6 +312,13 @@ fn sniff(data: &[u8]) -> Option<&'static str> {
     magic::sniff(data)
 }
 
+/// For measurements: the decoder of `data` alone, its rows thrown away; returns nothing. Same codes as `prepare_image`.
+#[pyfunction]
+fn decode_alone(py: Python<'_>, data: &Bound<'_, PyBytes>) -> PyResult<()> {
+    let bytes = data.as_bytes();
+    py.detach(|| image::decode_alone(bytes, &ImageOptions::default())).map_err(|e| raise(py, e))
+}
+
 #[pymodule]
 fn preproc_rs(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add("__version__", env!("CARGO_PKG_VERSION"))?;
@@ -249,8 +329,11 @@ fn preproc_rs(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<PyCancelToken>()?;
     m.add_class::<Prepared>()?;
     m.add_function(wrap_pyfunction!(prepare_image, m)?)?;
+    m.add("HAS_VIDEO", cfg!(feature = "video"))?;
+    m.add_function(wrap_pyfunction!(prepare_video, m)?)?;
     m.add_function(wrap_pyfunction!(source_key, m)?)?;
     m.add_function(wrap_pyfunction!(probe, m)?)?;
+    m.add_function(wrap_pyfunction!(decode_alone, m)?)?;
     m.add_function(wrap_pyfunction!(decode_data_url, m)?)?;
     m.add_function(wrap_pyfunction!(sniff, m)?)
 }

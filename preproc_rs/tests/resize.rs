@@ -94,7 +94,8 @@ fn streamed(stored: &Picture, turn: Orientation, size: (usize, usize), form: For
         }
         stream.push(&padded, stride, count).expect("in order");
     }
-    stream.finish().expect("complete").0
+    stream.finish().expect("complete");
+    stream.sink.0
 }
 
 const SIZES: [(usize, usize, usize, usize); 14] = [
@@ -121,7 +122,7 @@ fn every_form_band_and_orientation_equals_turning_then_resizing() {
         for exif in 1..=8 {
             let turn = Orientation::from_exif(exif);
             let expected = stored.turned(turn).resized(out_h, out_w);
-            for form in Form::available() {
+            for &form in Form::available() {
                 for band in [1, 5, 16, 64] {
                     let got = streamed(&stored, turn, (out_h, out_w), form, band);
                     assert!(

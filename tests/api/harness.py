@@ -9,10 +9,12 @@ async with Stack() as s:
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -135,8 +137,10 @@ class Stack:
         return await self.call("GET", path, **kwargs)
 
     async def post(self, path: str, body: Any, headers: dict[str, str] | None = None) -> Answer:
-        data = body if isinstance(body, bytes) else orjson.dumps(body)
-        return await self.call("POST", path, data=data, headers={"content-type": "application/json", **(headers or {})})
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return await self.call(
+            "POST", path, data=BytesIO(data), headers={"content-type": "application/json", **(headers or {})}
+        )
 
     async def chat(self, content: Any = "Hello", **fields: Any) -> Answer:
         return await self.post(CHAT, body_of(content, fields))

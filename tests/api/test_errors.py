@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -85,6 +86,34 @@ async def test_bad_field_is_refused_by_name(
     assert not stack.engine.requests()
 
 
+HUGE = 10**31
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"seed": HUGE}, {"temperature": HUGE}, {"n": HUGE}, {"user": HUGE}, {"logit_bias": {"5": HUGE}},
+        {"stop_token_ids": [HUGE]}, {"messages": [{"role": "user", "content": HUGE}]},
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": {"const": HUGE}}}},
+    ],
+    ids=lambda f: next(iter(f)),
+)  # fmt: skip
+async def test_integers_beyond_64_bits_are_a_400(stack: Stack, fields: dict[str, Any]) -> None:
+    answer = await stack.chat("Hi", **fields)
+    assert answer.status == 400, answer.raw
+    assert answer.error["param"]
+
+
+async def test_a_schema_nested_too_deeply_is_a_400(stack: Stack) -> None:
+    schema: dict[str, Any] = {}
+    for _ in range(300):
+        schema = {"items": schema}
+    form = {"type": "json_schema", "json_schema": {"schema": schema}}
+    body = json.dumps({"model": MODEL, "messages": USER, "response_format": form}).encode()
+    answer = await stack.post(CHAT, body)
+    assert answer.status == 400, answer.raw
+
+
 async def test_unknown_model(stack: Stack) -> None:
     answer = await stack.chat("Hi", model="gpt-99")
     assert (answer.status, answer.error["code"], answer.error["param"]) == (404, "model_not_found", "model")
@@ -104,7 +133,9 @@ async def test_paths_methods_and_types(stack: Stack) -> None:
     assert (wrong.status, wrong.error["code"], wrong.headers["allow"]) == (405, "method_not_allowed", "POST")
     form = await stack.post(CHAT, b"a=b", headers={"content-type": "application/x-www-form-urlencoded"})
     assert (form.status, form.error["code"]) == (415, "unsupported_media_type")
-    for answer in (missing, wrong, form):
+    packed = await stack.post(CHAT, b"{}", headers={"content-encoding": "gzip"})
+    assert (packed.status, packed.error["code"]) == (415, "unsupported_media_type")
+    for answer in (missing, wrong, form, packed):
         assert answer.headers["x-request-id"]
 
 

@@ -62,9 +62,10 @@ def running(name: str, log: Path) -> Iterator[Target]:
         with _process(command, url, log, {}):
             yield _target("mock", url, TOKEN, TINY, real=False, keep_alive_s=0.2, max_body_bytes=8 << 20)
     elif name == "local":
-        command = [sys.executable, "-m", "gateway.cli", "engine", "--backend", "local", "--model", str(TINY)]
-        with _process([*command, "--port", str(port)], url, log, {"CATALEJO_ENGINE_TOKEN": TOKEN}):
-            yield _target("local", url, TOKEN, TINY, real=True)
+        command = [sys.executable, "-m", "engine.local.cli", "--port", str(port), "--model", str(TINY)]
+        command += ["--token", TOKEN, "--keep-alive-s", "0.2", "--max-body-bytes", str(8 << 20)]
+        with _process(command, url, log, {}):
+            yield _target("local", url, TOKEN, TINY, real=True, keep_alive_s=0.2, max_body_bytes=8 << 20)
     else:
         model = Path(os.environ.get("CATALEJO_CONTRACT_MODEL", str(TINY)))
         url = os.environ["CATALEJO_CONTRACT_URL"].rstrip("/")

@@ -38,6 +38,20 @@ async def test_stream_equals_the_whole_answer(engine: EngineClient) -> None:
     assert whole["output_ids"] in (cumulative, incremental)
 
 
+async def test_incremental_stream_says_each_token_once(engine: EngineClient) -> None:
+    _, whole = await engine.post("/generate", BODY)
+    _, text = await engine.post("/generate", {**BODY, "stream": True, "incremental_stream_output": True})
+    events = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
+    assert [i for e in events for i in e["output_ids"]] == whole["output_ids"]
+
+
+async def test_one_logprob_row_per_token(engine: EngineClient) -> None:
+    _, body = await engine.post("/generate", {**BODY, "return_logprob": True, "top_logprobs_num": 2})
+    meta = body["meta_info"]
+    assert [row[1] for row in meta["output_token_logprobs"]] == body["output_ids"]
+    assert [len(row) for row in meta["output_top_logprobs"]] == [2] * len(body["output_ids"])
+
+
 @pytest.mark.parametrize("body", [{}, {"input_ids": []}, {"input_ids": "x"}, {"input_ids": [1], "sampling_params": 3}])
 async def test_nonsense_is_a_400(engine: EngineClient, body: dict[str, Any]) -> None:
     status, answer = await engine.post("/generate", body)

@@ -17,7 +17,7 @@ Keys of an answer, all optional:
   code            `error.code` of that body, and of a failure after the 200.  retryable  of such a failure
   headers         extra response headers
   cached_tokens   replaces what the mock's own prefix cache says, as is
-  logprobs        true or absent: rows are made up when the request asks; false: never; a list: one row per output id,
+  logprobs        true, a number or absent: rows are made up when the request asks; false: never; a list: one row per output id,
                   row = [logprob, id, [[logprob, id], ...]]
   missing_hashes  hashes (or "*") answered with 409 when the request sends them by hash alone.
                   With "status": 409 the refusal comes even if rows are there
@@ -58,7 +58,7 @@ class Answer:
     retryable: bool = False
     headers: dict[str, str] = field(default_factory=dict)
     cached_tokens: int | None = None
-    logprobs: bool | list[Any] | None = None
+    logprobs: bool | int | list[Any] | None = None
     missing_hashes: list[str] = field(default_factory=list)
     garbage: bool = False
     fail_after: int | None = None

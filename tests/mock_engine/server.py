@@ -45,18 +45,18 @@ async def health(request: web.Request) -> web.Response:
 async def model_info(request: web.Request) -> web.Response:
     state = State.of(request)
     path = str(state.checkpoint.path)
-    return web.json_response(
-        {
-            "model_path": path,
-            "tokenizer_path": path,
-            "is_generation": True,
-            "weight_version": "default",
-            "preferred_sampling_params": None,
-            "context_length": state.checkpoint.max_positions,
-            "page_size": state.options.page_size,
-            "catalejo": None if state.options.stock_only else {"version": 1, "engine": "mock"},
-        }
-    )
+    info = {
+        "model_path": path,
+        "tokenizer_path": path,
+        "is_generation": True,
+        "weight_version": "default",
+        "preferred_sampling_params": None,
+    }
+    if not state.options.stock_only:
+        info["catalejo"] = {"version": 1, "engine": "mock"}
+        info["context_length"] = state.checkpoint.max_positions
+        info["page_size"] = state.options.page_size
+    return web.json_response(info)
 
 
 async def loads(request: web.Request) -> web.Response:

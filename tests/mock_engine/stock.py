@@ -1,7 +1,8 @@
 """POST /generate as a stock SGLang server answers it: `input_ids` or `text`, JSON or SSE, no media.
 
-Streams are cumulative (`output_ids`, `text` and logprob lists hold everything so far) unless the server was started
-with incremental output. With `n` > 1 the answer is a list, or events carry `index`."""
+Streams are cumulative (`output_ids`, `text` and logprob lists hold everything so far) unless the request sets
+`incremental_stream_output` (older name: `stream_output`) or the server was started with incremental output.
+With `n` > 1 the answer is a list, or events carry `index`."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ KNOWN_FIELDS = frozenset(
     {
         "text", "input_ids", "sampling_params", "stream", "rid", "return_logprob", "logprob_start_len",
         "top_logprobs_num", "token_ids_logprob", "return_text_in_logprobs", "log_metrics", "priority", "extra_key",
-        "cache_salt", "routing_key", "data_parallel_rank", "custom_labels", "background", "received_time",
+        "cache_salt", "routing_key", "data_parallel_rank",
+        "incremental_stream_output", "stream_output", "custom_labels", "background", "received_time",
     }
 )  # fmt: skip
 SGLANG_SAMPLING = frozenset(
@@ -154,7 +156,8 @@ async def generate(request: web.Request) -> web.StreamResponse:
         plan(answer, i, decoded.input_ids, decoded.sampling, decoded.logprobs, state.checkpoint)
         for i in range(decoded.n)
     ]
-    dialect = SseDialect(decoded, cached, state, state.options.incremental)
+    asked = fields.get("incremental_stream_output") or fields.get("stream_output")
+    dialect = SseDialect(decoded, cached, state, bool(asked) or state.options.incremental)
     async with state.registry.entered(decoded.rid) as run:
         if fields.get("stream"):
             return await say(request, answer, plans, dialect, run, state.options.keep_alive_s)

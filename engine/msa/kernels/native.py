@@ -37,6 +37,15 @@ class CLengths(ctypes.Structure):
     ]
 
 
+class CCandidates(ctypes.Structure):
+    _fields_ = [
+        ("key_page", c_void_p),
+        ("block", c_void_p),
+        ("entries", c_int32),
+        ("pad", c_int32),
+    ]
+
+
 class CScore(ctypes.Structure):
     _fields_ = [
         ("query", c_void_p),
@@ -44,15 +53,15 @@ class CScore(ctypes.Structure):
         ("query_head_stride", c_int64),
         ("keys", c_void_p),
         ("page_stride", c_int64),
-        ("candidate_key", c_void_p),
-        ("candidate_block", c_void_p),
-        ("candidate_page", c_void_p),
+        ("candidates", CCandidates),
         ("table", CTable),
         ("lengths", CLengths),
         ("groups", c_int32),
         ("topk", c_int32),
         ("init_blocks", c_int32),
         ("local_blocks", c_int32),
+        ("early", c_int32),
+        ("pad", c_int32),
     ]
 
 
@@ -73,9 +82,7 @@ class CAttend(ctypes.Structure):
         ("output_row_stride", c_int64),
         ("output_head_stride", c_int64),
         ("lse", c_void_p),
-        ("candidate_key", c_void_p),
-        ("candidate_block", c_void_p),
-        ("candidate_page", c_void_p),
+        ("candidates", CCandidates),
         ("blocks", c_void_p),
         ("blocks_row_stride", c_int64),
         ("blocks_group_stride", c_int64),
@@ -85,8 +92,6 @@ class CAttend(ctypes.Structure):
         ("heads", c_int32),
         ("topk", c_int32),
         ("score_ctas", c_int32),
-        ("init_blocks", c_int32),
-        ("local_blocks", c_int32),
         ("scale_log2", c_float),
         ("value_scale", c_float),
     ]
@@ -104,7 +109,8 @@ def load(emulate: bool = False) -> ctypes.CDLL:
         theirs, ours = lib.msa_abi(which), ctypes.sizeof(struct)
         if theirs != ours:
             raise NativeKernelError(f"{struct.__name__} has {ours} bytes here and {theirs} in the library: rebuild it")
-    lib.msa_score.argtypes = [ctypes.POINTER(CScore)] + [c_int32] * 5 + [c_void_p]
+    lib.msa_score.argtypes = [ctypes.POINTER(CScore)] + [c_int32] * 4 + [c_void_p]
+    lib.msa_read.argtypes = [ctypes.POINTER(CScore)] + [c_int32] * 2 + [c_void_p]
     lib.msa_select.argtypes = [ctypes.POINTER(CAttend)] + [c_int32] * 2 + [c_void_p]
     lib.msa_attend.argtypes = [ctypes.POINTER(CAttend)] + [c_int32] * 7 + [c_void_p]
     return lib

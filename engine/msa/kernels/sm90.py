@@ -19,6 +19,7 @@ from engine.msa.layouts import DecodeShape, PageTable
 LOG2_E = math.log2(math.e)
 CANDIDATES = 16
 MAX_COLUMNS = 32
+MAX_SCORE_CTAS = 288
 
 
 @dataclass(frozen=True)
@@ -26,19 +27,25 @@ class Tuning:
     """Launch numbers. `choose` knows good ones; any may be set by hand for a measurement."""
 
     score_ctas: int
-    score_warps: int
     attend_warps: int
     cluster: int
     pdl: bool = True
+    early: int = 1
+    """What `score` may read before the kernel before it has finished: 0 nothing, 1 page table and lengths, 2 also the
+    keys of complete blocks. 1 asks that the kernel just before writes neither; 2 that it writes only the current token's
+    keys (with several query rows 2 is taken as 1, since a row's token can complete a block that a later row scores)."""
 
 
 def choose(shape: DecodeShape, multiprocessors: int) -> Tuning:
-    """As many CTAs as fill the chip once. Clusters: the fewest that give every multiprocessor about two CTAs."""
+    """One scoring CTA per multiprocessor; clusters as large as give about one wave of two CTAs per multiprocessor, for
+    few rows, and small ones as soon as there are enough (large clusters fit badly into a partly used chip)."""
     units = shape.rows * shape.groups
-    cluster = 8
+    cluster = 16
     while cluster > 1 and units * cluster > 2 * multiprocessors:
         cluster //= 2
-    return Tuning(2 * multiprocessors, 8, 8 if units * cluster <= multiprocessors else 4, cluster)
+    if units * cluster > multiprocessors:
+        cluster = min(cluster, 2)
+    return Tuning(multiprocessors, 4, cluster)
 
 
 def unsupported(shape: DecodeShape) -> str | None:
@@ -71,14 +78,19 @@ class Sm90Runner:
         self.tuning = tuning or choose(shape, sms)
         self.lib = native.load(self.emulated)
         self.device = device
-        entries = (self.tuning.score_ctas + shape.requests) * shape.queries * shape.groups * CANDIDATES
-        self.workspace = torch.zeros(3, entries, dtype=torch.int32, device=device)
+        entries = self.tuning.score_ctas + shape.requests
+        size = entries * shape.queries * shape.groups * CANDIDATES
+        self.workspace = torch.zeros(
+            3, size, dtype=torch.int32, device=device
+        )  # two parts key and page, one part block
         config = shape.config
         self._score, self._attend = native.CScore(), native.CAttend()
         for c in (self._score, self._attend):
-            c.candidate_key, c.candidate_block, c.candidate_page = (part.data_ptr() for part in self.workspace)
+            c.candidates.key_page, c.candidates.block = self.workspace.data_ptr(), self.workspace[2].data_ptr()
+            c.candidates.entries = entries
             c.groups, c.topk = shape.groups, config.topk_blocks
-            c.init_blocks, c.local_blocks = config.init_blocks, config.local_blocks
+        self._score.init_blocks, self._score.local_blocks = config.init_blocks, config.local_blocks
+        self._score.early = min(self.tuning.early, 1) if shape.queries > 1 else self.tuning.early
         self._attend.heads, self._attend.score_ctas = shape.heads, self.tuning.score_ctas
         self._query_code = native.TYPE_CODES[shape.query_dtype]
 
@@ -93,16 +105,19 @@ class Sm90Runner:
         code = native.TYPE_CODES[index_k.dtype]
         native.check(
             self.lib.msa_score(
-                ctypes.byref(c),
-                code,
-                self._query_code,
-                t.score_ctas,
-                t.score_warps,
-                t.pdl,
-                native.stream_of(self.device),
+                ctypes.byref(c), code, self._query_code, t.score_ctas, t.pdl, native.stream_of(self.device)
             ),
             "msa_score",
         )
+
+    def read(self, index_k: Tensor, table: PageTable, lengths: Tensor) -> None:
+        """The yardstick of cuda/read_sm90.cuh."""
+        c = self._score
+        c.keys, c.page_stride = index_k.data_ptr(), index_k.stride(0) * index_k.element_size()
+        native.set_table(c.table, table)
+        native.set_lengths(c.lengths, lengths, self.shape)
+        t = self.tuning
+        native.check(self.lib.msa_read(ctypes.byref(c), t.score_ctas, t.pdl, native.stream_of(self.device)), "msa_read")
 
     def select(self, index_q: Tensor, index_k: Tensor, table: PageTable, lengths: Tensor, blocks: Tensor) -> None:
         self.score(index_q, index_k, table, lengths)

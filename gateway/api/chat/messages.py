@@ -5,7 +5,7 @@ Not here: how roles, tools and past calls are rendered (gateway/prompt)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gateway.api.chat.protocol import (
@@ -25,13 +25,32 @@ from gateway.media.types import MediaPart
 AnyPart = TextPart | ImagePart | VideoPart | FilePart | RefusalPart
 
 
+def put_back_urls(request: ChatRequest, resolve: Callable[[str], str]) -> int:
+    """Gives every media URL to `resolve`; returns how many it changed."""
+    changed = 0
+    holder: ImagePart | ImageUrl | VideoPart | VideoUrl
+    for message in request.messages:
+        for part in message.content if isinstance(message.content, list) else ():
+            if isinstance(part, ImagePart):
+                holder, name = (part, "image_url") if isinstance(part.image_url, str) else (part.image_url, "url")
+            elif isinstance(part, VideoPart):
+                holder, name = (part, "video_url") if isinstance(part.video_url, str) else (part.video_url, "url")
+            else:
+                continue
+            before = getattr(holder, name)
+            after = resolve(before)
+            if after is not before:
+                setattr(holder, name, after)
+                changed += 1
+    return changed
+
+
 class MessageMapper:
     """One request's mapping. `messages` and `media` are the result."""
 
     def __init__(self, request: ChatRequest) -> None:
         self.messages: list[dict[str, Any]] = []
         self.media: list[MediaPart] = []
-        self.text_characters = 0
         for i, message in enumerate(request.messages):
             self.messages.append(self._message(f"messages[{i}]", message))
 
@@ -41,7 +60,6 @@ class MessageMapper:
             reasoning = message.reasoning_content if message.reasoning_content is not None else message.reasoning
             if reasoning:
                 out["reasoning_content"] = reasoning
-                self.text_characters += len(reasoning)
             if message.tool_calls:
                 out["tool_calls"] = [
                     {
@@ -59,14 +77,12 @@ class MessageMapper:
         if content is None:
             return ""
         if isinstance(content, str):
-            self.text_characters += len(content)
             return content
         return [self._part(f"{where}.content[{j}]", part) for j, part in enumerate(content)]
 
     def _part(self, where: str, part: AnyPart) -> dict[str, Any]:
         match part:
             case TextPart(text=text) | RefusalPart(refusal=text):
-                self.text_characters += len(text)
                 return {"type": "text", "text": text}
             case ImagePart(image_url=value):
                 image = ImageUrl(url=value) if isinstance(value, str) else value

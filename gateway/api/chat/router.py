@@ -13,12 +13,12 @@ from gateway.api.chat.serving import ROUTE, ChatService
 from gateway.api.chat.stream import ChunkWriter
 from gateway.api.context import context_of
 from gateway.api.disconnect import while_connected
-from gateway.api.openapi import documented
+from gateway.api.openapi import RawRoute, documented
 from gateway.api.responses import json_response
 from gateway.api.streaming import event_stream
 from gateway.services import services_of
 
-router = APIRouter(tags=["chat"])
+router = APIRouter(route_class=RawRoute, tags=["chat"])
 
 
 @router.post(ROUTE, **documented(ChatRequest, "Answer a conversation", streams=True))

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import secrets
 from collections.abc import Mapping, Sequence
 from time import time
 from typing import TYPE_CHECKING, Any, Final
 
-import orjson
-
 from engine.wire import Grammar
 from gateway.api.body import parse
-from gateway.api.chat.constraint import constraint_of
-from gateway.api.chat.messages import MessageMapper
-from gateway.api.chat.protocol import ChatRequest
+from gateway.api.chat.messages import MessageMapper, put_back_urls
+from gateway.api.chat.protocol import ChatRequest, NamedTool
 from gateway.api.chat.stream import ChunkStyle
 from gateway.api.chat.thinking import template_kwargs, thinking_mode
 from gateway.api.context import RequestContext
 from gateway.api.generation.fields import check_unknown
+from gateway.api.generation.formats import response_format_of
 from gateway.api.generation.logprobs import TokenTexts
 from gateway.api.generation.pipeline import Pipeline
 from gateway.api.generation.plan import Plan
 from gateway.api.generation.run import Run, Update
 from gateway.api.generation.sampling import priority_of, sampling_of
+from gateway.api.large import parse_large
 from gateway.api.models.names import ModelNames
 from gateway.api.settings import ApiSettings
 from gateway.errors import ApiError
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from gateway.prompt import Checkpoint, PromptBuilder, RenderedPrompt
 
 ROUTE: Final = "/v1/chat/completions"
+MOST_CALLS: Final = 1 << 30
 
 
 class ChatService:
@@ -59,7 +60,7 @@ class ChatService:
     async def read(self, body: bytes) -> ChatRequest:
         """1. Bytes -> a checked request."""
         if len(body) > self.settings.offload_bytes:
-            request = await asyncio.to_thread(parse, ChatRequest, body)
+            request = await asyncio.to_thread(parse_large, ChatRequest, body, put_back_urls)
         else:
             request = parse(ChatRequest, body)
         self._names.check(request.model)
@@ -68,23 +69,28 @@ class ChatService:
 
     async def open(self, request: ChatRequest, body_bytes: int, context: RequestContext) -> Run:
         """2-6. Admission, prompt, media, routing, engine."""
-        plan = self.plan(request, large=body_bytes > self.settings.offload_bytes)
+        plan = self.plan(request, large=body_bytes > self.settings.offload_prompt_bytes, tenant=context.tenant)
         context.notes.update(model=self._names.served, stream=bool(request.stream), n=plan.n, media=len(plan.media))
         return await self._pipeline.open(plan, context)
 
-    async def prompt_ids(self, request: ChatRequest, body_bytes: int) -> list[int]:
+    async def prompt_ids(self, request: ChatRequest, body_bytes: int, tenant: str) -> list[int]:
         """The prompt alone, one placeholder per media part."""
-        plan = self.plan(request, large=body_bytes > self.settings.offload_bytes)
+        plan = self.plan(request, large=body_bytes > self.settings.offload_prompt_bytes, tenant=tenant)
         return (await asyncio.to_thread(plan.render) if plan.large else plan.render()).ids
 
-    def plan(self, request: ChatRequest, *, large: bool) -> Plan:
+    def plan(self, request: ChatRequest, *, large: bool, tenant: str) -> Plan:
         """Everything decided before anything is done. Raises ApiError."""
+        from gateway.prompt import output_grammar
+
         self._check_limits(request)
         mapper = MessageMapper(request)
         tools = [t.model_dump(exclude_none=True) for t in request.tools or ()]
         offered = [] if request.tool_choice == "none" else tools
-        constraint = constraint_of(request)
-        mode = thinking_mode(request, self.settings.default_thinking, decided=constraint is not None)
+        choice = request.tool_choice
+        tool_choice = choice.model_dump() if isinstance(choice, NamedTool) else choice
+        response_format = response_format_of(request)
+        mode = thinking_mode(request, self.settings.default_thinking)
+        structured = response_format is not None or tool_choice not in (None, "none", "auto")
         continued = bool(request.continue_final_message)
 
         def render() -> RenderedPrompt:
@@ -95,17 +101,24 @@ class ChatService:
                 add_generation_prompt=request.add_generation_prompt is not False,
                 continue_final_message=continued,
                 template_kwargs=template_kwargs(request),
+                scope=tenant,
             )
 
         def parser(rendered: RenderedPrompt) -> OutputParser:
-            return self._parser(request, offered, rendered)
+            return self._parser(request, offered, rendered, structured)
 
         def grammar(rendered: RenderedPrompt) -> Grammar | None:
-            end = self._checkpoint.think_end_id
-            thinks = rendered.starts_in_reasoning is not False and end is not None
-            if constraint is None:
-                return None
-            return Grammar(constraint.type, constraint.value, (end,) if thinks and end is not None else None)
+            try:
+                return output_grammar(
+                    self._checkpoint,
+                    starts_in_reasoning=rendered.starts_in_reasoning,
+                    tools=offered or None,
+                    tool_choice=tool_choice,
+                    parallel=request.parallel_tool_calls is not False,
+                    response_format=response_format,
+                )
+            except TypeError as e:  # a schema with integers beyond 64 bits, or nested too deeply
+                raise ApiError("invalid_schema", f"a tool's parameters cannot be used: {e}", param="tools") from None
 
         vocab = self._checkpoint.vocab_size
         return Plan(
@@ -120,7 +133,8 @@ class ChatService:
             n=request.n or 1,
             logprobs=(request.top_logprobs or 0) if request.logprobs else None,
             priority=priority_of(request.priority, request.service_tier),
-            large=large or mapper.text_characters > self.settings.offload_bytes,
+            session=request.prompt_cache_key or request.user or "",
+            large=large,
         )
 
     def style(self, request: ChatRequest) -> ChunkStyle:
@@ -146,6 +160,7 @@ class ChatService:
             rows=rows if request.logprobs else None,
             include_usage=request.include_usage,
             continuous_usage=request.continuous_usage,
+            most_calls=1 if request.parallel_tool_calls is False else MOST_CALLS,
         )
 
     def _reasoning_fields(self, request: ChatRequest) -> tuple[str, ...]:
@@ -164,7 +179,7 @@ class ChatService:
         return name
 
     def _parser(
-        self, request: ChatRequest, tools: Sequence[Mapping[str, Any]], rendered: RenderedPrompt
+        self, request: ChatRequest, tools: Sequence[Mapping[str, Any]], rendered: RenderedPrompt, structured: bool
     ) -> OutputParser:
         from gateway.parsing import OutputParser, ToolSpec
 
@@ -176,6 +191,7 @@ class ChatService:
             parse_tools=bool(specs),
             stop=request.stop_strings,
             separate_reasoning=request.separate_reasoning is not False,
+            structured=structured,
         )
 
     def _check_limits(self, request: ChatRequest) -> None:
@@ -188,7 +204,7 @@ class ChatService:
             raise ApiError("invalid_value", "'top_logprobs' needs 'logprobs': true", param="top_logprobs")
         if request.stream_options is not None and not request.stream:
             raise ApiError("invalid_value", "'stream_options' needs 'stream': true", param="stream_options")
-        if request.metadata and len(orjson.dumps(request.metadata)) > 16384:
+        if request.metadata and len(json.dumps(request.metadata)) > 16384:
             raise ApiError("string_above_max_length", "'metadata' is larger than 16384 bytes", param="metadata")
         self._check_tools(request)
 

@@ -1,9 +1,6 @@
 """Which thinking mode a request asks for. First that is given wins:
 `thinking` ({"type": mode} or mode) > `chat_template_kwargs` (thinking_mode, or enable_thinking true/false)
 > `reasoning_effort` (none, minimal: disabled; low and above: enabled; M3 has no levels) > the configured default.
-
-With structured output or a forced tool call the end of thinking must be known, since the grammar starts there. An
-undecided mode (adaptive or none) is then decided: adaptive asked for means enabled, nothing asked for means disabled.
 """
 
 from __future__ import annotations
@@ -16,11 +13,9 @@ from gateway.errors import ApiError
 MODES: Final = ("enabled", "disabled", "adaptive")
 
 
-def thinking_mode(request: ChatRequest, default: str | None, *, decided: bool) -> str | None:
-    asked = _asked(request) or default
-    if not decided or asked in ("enabled", "disabled"):
-        return asked
-    return "enabled" if asked == "adaptive" else "disabled"
+def thinking_mode(request: ChatRequest, default: str | None) -> str | None:
+    """None: the template's own default, adaptive for M3."""
+    return _asked(request) or default
 
 
 def template_kwargs(request: ChatRequest) -> dict[str, Any] | None:

@@ -19,12 +19,12 @@ from gateway.api.completions.serving import ROUTE, merged
 from gateway.api.context import context_of
 from gateway.api.disconnect import while_connected
 from gateway.api.generation.run import Run, Update
-from gateway.api.openapi import documented
+from gateway.api.openapi import RawRoute, documented
 from gateway.api.responses import json_response
 from gateway.api.streaming import event_stream
 from gateway.services import services_of
 
-router = APIRouter(tags=["completions"])
+router = APIRouter(route_class=RawRoute, tags=["completions"])
 
 
 @router.post(ROUTE, **documented(CompletionRequest, "Continue a text", streams=True))

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from engine.wire import Grammar
 from gateway.api.body import parse
-from gateway.api.chat.constraint import format_constraint
 from gateway.api.completions.answer import ChoiceWriter, Style
 from gateway.api.completions.protocol import CompletionRequest
 from gateway.api.context import RequestContext
 from gateway.api.generation.fields import check_unknown
+from gateway.api.generation.formats import response_format_of
 from gateway.api.generation.logprobs import TokenTexts
 from gateway.api.generation.pipeline import Pipeline
 from gateway.api.generation.plan import Plan
@@ -69,7 +68,7 @@ class CompletionService:
         self, request: CompletionRequest, body_bytes: int, context: RequestContext
     ) -> tuple[list[Run], list[ChoiceWriter]]:
         """Runs in the order of the prompts, and one writer per choice: choice = prompt * n + i."""
-        large = body_bytes > self.settings.offload_bytes
+        large = body_bytes > self.settings.offload_prompt_bytes
         prompts = request.prompts()
         several = len(prompts) > 1
         all_ids = []
@@ -107,9 +106,9 @@ class CompletionService:
 
     def _plan(self, request: CompletionRequest, ids: list[int], large: bool) -> Plan:
         from gateway.parsing import OutputParser
-        from gateway.prompt import RenderedPrompt
+        from gateway.prompt import RenderedPrompt, output_grammar
 
-        constraint = format_constraint(request)
+        response_format = response_format_of(request)
 
         def parser(rendered: RenderedPrompt) -> OutputParser:
             return OutputParser(
@@ -124,13 +123,16 @@ class CompletionService:
             route=ROUTE,
             render=lambda: RenderedPrompt(ids, [], False),
             parser=parser,
-            grammar=lambda rendered: None if constraint is None else Grammar(constraint.type, constraint.value),
+            grammar=lambda rendered: output_grammar(
+                self._checkpoint, starts_in_reasoning=False, response_format=response_format
+            ),
             sampling=sampling_of(request, self._defaults, self._checkpoint.eos_ids, self._checkpoint.vocab_size),
             max_tokens=request.max_tokens or DEFAULT_MAX_TOKENS,
             prompt_param="prompt",
             n=request.n or 1,
             logprobs=request.logprobs,
             priority=priority_of(request.priority, request.service_tier),
+            session=request.user or "",
             large=large,
         )
 

@@ -22,6 +22,7 @@ class Plan:
     max_tokens     what the client asked for, or None
     grammar        what the answer must look like, once it is known whether the prompt ends inside thinking
     prompt_param   the field that over-long prompts are blamed on
+    session        stable key of the conversation or user, for routing; "" when the client gave none
     """
 
     route: str
@@ -36,4 +37,5 @@ class Plan:
     grammar: Callable[[RenderedPrompt], Grammar | None] = lambda rendered: None
     priority: int = 0
     large: bool = False
+    session: str = ""
     notes: dict[str, Any] = field(default_factory=dict)

@@ -3,6 +3,9 @@
 A `Run` owns the place in admission, the worker's slot and the engine's stream; `aclose()` gives all back and aborts
 the engine request when it is not finished. Streaming and non-streaming answers both come from `updates()`.
 
+An engine that breaks off before its first token costs nobody an answer: the request moves to another engine, once per
+engine. After the first token it never does, since the client has seen part of an answer.
+
 Stop strings are matched here, not by the engine: when every choice still open has matched one, the engine is asked to
 abort, and for at most `abort_wait_s` its last lines are awaited, since they hold the true cached_tokens.
 """
@@ -14,12 +17,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from engine.wire import Failure, Finish, Reply, Tokens
 from gateway.api.context import RequestContext
 from gateway.errors import ERRORS, ApiError
-from gateway.metrics import Metrics
+from gateway.metrics import Metrics, child
 from gateway.parsing.events import Event, StopMatched
 from gateway.upstream.client import GenerationStream
 
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from gateway.parsing import OutputParser
 
 FinishReason = Literal["stop", "length"]
+MOVABLE: Final = frozenset({"engine_error", "engine_timeout", "engine_unavailable", "overloaded"})
 
 
 @dataclass(slots=True)
@@ -57,7 +61,9 @@ class Run:
         metrics: Metrics,
         abort_wait_s: float,
         resources: AsyncExitStack,
+        move: Callable[[str], Awaitable[GenerationStream]] | None = None,
     ) -> None:
+        """`move(name of the engine that failed)`: the same request on another engine; raises ApiError when there is none."""
         self.prompt_tokens = prompt_tokens
         self.cached_tokens = 0
         self.choices = [Choice(p) for p in parsers]
@@ -70,6 +76,7 @@ class Run:
         self._resources = resources
         self._first: float | None = None
         self._closed = False
+        self._move = move
 
     @property
     def completion_tokens(self) -> int:
@@ -81,10 +88,33 @@ class Run:
 
     async def updates(self) -> AsyncIterator[list[Update]]:
         """Everything that one read of the engine's stream brought, in order. Raises ApiError when the engine fails."""
+        while True:
+            try:
+                async for out in self._updates():
+                    yield out
+                return
+            except ApiError as e:
+                if not await self._moved(e):
+                    raise
+
+    async def _moved(self, failure: ApiError) -> bool:
+        """After a failure of the engine before its first token: whether the request runs on another one now."""
+        name = self._stream.client.name
+        if self._move is None or self._stream.tokens_seen or failure.code not in MOVABLE:
+            return False
+        child(self._metrics.upstream_retries, name, failure.code).inc()
+        self._stream.close()
+        try:
+            self._stream = await self._move(name)
+        except ApiError:
+            return False
+        return True
+
+    async def _updates(self) -> AsyncIterator[list[Update]]:
         async for replies in self._stream.batches():
             if self._first is None:
                 self._first = perf_counter()
-                self._metrics.ttft.labels(self._model).observe(self._first - self._context.began)
+                child(self._metrics.ttft, self._model).observe(self._first - self._context.began)
             out: list[Update] = []
             failure: ApiError | None = None
             try:
@@ -104,6 +134,7 @@ class Run:
         match reply:
             case Tokens(index, ids, logprobs, cached):
                 choice = self._choice(index)
+                self._stream.tokens_seen = True
                 if cached is not None and index == 0:
                     self.cached_tokens = cached
                 if choice.finish is not None:
@@ -128,7 +159,7 @@ class Run:
                 reason: FinishReason = "stop" if choice.parser.stopped is not None else kind
                 self._finish(index, choice, reason, events, out, matched)
             case Failure(code, message, _):
-                self._metrics.upstream_failures.labels(self._stream.client.name, "engine_error").inc()
+                child(self._metrics.upstream_failures, self._stream.client.name, "engine_error").inc()
                 known = code if code in ERRORS and ERRORS[code][0] >= 500 else "engine_error"
                 raise ApiError(known, f"the engine failed: {message}")
 
@@ -148,7 +179,7 @@ class Run:
     ) -> None:
         choice.finish = reason
         self._open -= 1
-        self._metrics.finishes.labels(self._model, reason).inc()
+        child(self._metrics.finishes, self._model, reason).inc()
         out.append(Update(index, events, reason, choice.parser.stopped or matched))
 
     async def _collect_usage(self) -> None:
@@ -171,7 +202,7 @@ class Run:
             return
         self._closed = True
         if not self._stream.finished:
-            self._metrics.upstream_aborts.labels(self._stream.client.name, "closed").inc()
+            child(self._metrics.upstream_aborts, self._stream.client.name, "closed").inc()
         self._account()
         self._stream.close()
         await self._resources.aclose()
@@ -186,10 +217,10 @@ class Run:
             ("cached_input", self.cached_tokens),
             ("reasoning", reasoning),
         ):
-            self._metrics.tokens.labels(model, kind).inc(value)
+            child(self._metrics.tokens, model, kind).inc(value)
         if self._first is not None and count > 1:
-            self._metrics.tpot.labels(model).observe((now - self._first) / (count - 1))
-        self._metrics.generation_duration.labels(model).observe(now - self._context.began)
+            child(self._metrics.tpot, model).observe((now - self._first) / (count - 1))
+        child(self._metrics.generation_duration, model).observe(now - self._context.began)
         self._context.notes.update(
             prompt_tokens=self.prompt_tokens,
             completion_tokens=count,

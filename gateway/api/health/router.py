@@ -8,11 +8,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway import version
-from gateway.api.openapi import documented
+from gateway.api.openapi import RawRoute, documented
 from gateway.api.responses import json_response
 from gateway.services import services_of
 
-router = APIRouter(tags=["operations"])
+router = APIRouter(route_class=RawRoute, tags=["operations"])
 
 
 @router.get("/health", **documented(None, "The process is alive"))

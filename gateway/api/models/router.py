@@ -6,11 +6,11 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.api.openapi import documented
+from gateway.api.openapi import RawRoute, documented
 from gateway.api.responses import json_response
 from gateway.services import services_of
 
-router = APIRouter(tags=["models"])
+router = APIRouter(route_class=RawRoute, tags=["models"])
 
 
 @router.get("/v1/models", **documented(None, "The models served here"))
@@ -21,9 +21,9 @@ async def models(request: Request) -> Response:
     return json_response({"object": "list", "data": data})
 
 
-@router.get("/v1/models/{model_id:path}", **documented(None, "One model"))
+@router.get("/v1/models/{model_id:path}", **documented(None, "One model", path_parameters=("model_id",)))
 async def model(request: Request) -> Response:
     services = services_of(request)
-    name = request.path_params["model_id"]
+    name: str = request.path_params["model_id"]
     services.names.check(name)
     return json_response(services.names.entry(name, services.pipeline.context_length))

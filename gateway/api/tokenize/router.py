@@ -8,13 +8,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway.api.body import read_body, require_json
+from gateway.api.context import context_of
 from gateway.api.disconnect import while_connected
-from gateway.api.openapi import documented
+from gateway.api.openapi import RawRoute, documented
 from gateway.api.responses import json_response
 from gateway.api.tokenize.protocol import DetokenizeRequest, TokenizeText
 from gateway.services import services_of
 
-router = APIRouter(tags=["tokens"])
+router = APIRouter(route_class=RawRoute, tags=["tokens"])
 
 
 @router.post("/v1/tokenize", **documented(TokenizeText, "Token ids of a text, or of a chat request's prompt"))
@@ -23,7 +24,7 @@ async def tokenize(request: Request) -> Response:
     services = services_of(request)
     require_json(request)
     body = await read_body(request, services.settings.api.max_body_bytes, services.settings.api.drain_body_bytes)
-    work = services.tokenize.tokenize(body, conversation=_has_messages(body))
+    work = services.tokenize.tokenize(body, context_of(request).tenant, conversation=_has_messages(body))
     return json_response(await while_connected(request.receive, work))
 
 

@@ -28,10 +28,10 @@ class TokenizeService:
         self._pipeline = pipeline
         self._texts = TokenTexts(checkpoint)
 
-    async def tokenize(self, body: bytes, *, conversation: bool) -> dict[str, Any]:
+    async def tokenize(self, body: bytes, tenant: str, *, conversation: bool) -> dict[str, Any]:
         if conversation:
             request = await self._chat.read(body)
-            ids = await self._chat.prompt_ids(request, len(body))
+            ids = await self._chat.prompt_ids(request, len(body), tenant)
             want_texts = bool((request.model_extra or {}).get("return_token_strs"))
         else:
             text = parse(TokenizeText, body)

@@ -183,11 +183,12 @@ impl<S: RowSink> Stream<S> {
         Ok(())
     }
 
-    /// Gives the sink back once every row has come out.
-    pub fn finish(mut self) -> Result<S> {
+    /// After the last row: checks that every row has come out, and is ready for another picture of the same size.
+    pub fn finish(&mut self) -> Result<()> {
         if self.pushed != self.rows.n_in || self.emitted != self.rows.n_out {
             bail!(Truncated, "the picture ends after row {} of {}", self.pushed, self.rows.n_in);
         }
+        (self.pushed, self.emitted) = (0, 0);
         if self.transposed {
             let (width, height) = (self.rows.n_out, self.cols.n_out);
             let stride = row_stride(height);
@@ -199,6 +200,6 @@ impl<S: RowSink> Stream<S> {
                 self.sink.row(y, &row);
             }
         }
-        Ok(self.sink)
+        Ok(())
     }
 }

@@ -105,6 +105,10 @@ class Answer:
     stopped: str | None = None
 
 
+def _refuse(name: str) -> None:
+    raise AssertionError(f"{name} is no JSON")
+
+
 def answer(events: list[Event]) -> Answer:
     out = Answer()
     arguments: dict[int, str] = {}
@@ -118,10 +122,11 @@ def answer(events: list[Event]) -> Answer:
                 assert index == len(out.calls)
                 out.calls.append([name, None])
             case ToolCallArguments(index, text):
+                text.encode()
                 arguments[index] = arguments.get(index, "") + text
             case StopMatched(stop):
                 assert out.stopped is None
                 out.stopped = stop
     for index, text in arguments.items():
-        out.calls[index][1] = json.loads(text)
+        out.calls[index][1] = json.loads(text, parse_constant=_refuse)
     return out

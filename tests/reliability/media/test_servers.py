@@ -159,7 +159,7 @@ async def test_a_page_instead_of_a_picture_is_refused() -> None:
     case("200 text/html")
     page = b"<!doctype html><title>Sign in</title>"
     async with Server(lambda c: c.answer("200 OK", page, "Content-Type: text/html\r\n")) as server:
-        settings = MediaSettings(fetch=lifted(f"{HOST}:{server.port}"))
+        settings = MediaSettings(fetch=lifted(f"{HOST}:{server.port}"), video_workers=0)
         service = MediaService(settings, lookup=Table(pictures_example=[["127.0.0.1"]]))
         await service.start()
         with pytest.raises(ApiError) as caught:
@@ -171,6 +171,26 @@ async def test_a_page_instead_of_a_picture_is_refused() -> None:
 def test_every_case_of_the_list_has_a_test() -> None:
     named = set(re.findall(r'case\("([^"]+)"', Path(__file__).read_text())) | {"206 partial without Range", "404/500"}
     assert named == set(CASES)
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        b"/\xff\xfe",
+        b"http://\xff/",
+        b"http://a.example/\xed\xa0\x80",
+        b"/" + b"a" * 8000,
+        b"http://[",
+        b"//[::1",
+        b"?\x80",
+        b"%%%",
+    ],
+)
+async def test_redirect_to_any_bytes_is_an_answer(location: bytes) -> None:
+    head = b"HTTP/1.1 302 Found\r\nConnection: close\r\nContent-Length: 0\r\nLocation: " + location + b"\r\n\r\n"
+    answer, _ = await fetch_from(lambda c: c.send(head))
+    assert isinstance(answer, MediaProblem)
+    assert answer.code in ("invalid_media_url", "media_url_forbidden", "media_fetch_failed")
 
 
 async def test_redirect_without_a_location_is_a_failure() -> None:
@@ -206,6 +226,15 @@ async def test_name_with_a_public_and_a_private_address_is_refused(private: str)
     async with fetcher(lifted(), table) as f:
         with pytest.raises(MediaProblem) as caught:
             await f.fetch("http://mixed.example/", "image", CAP)
+    refused(caught.value, "media_url_forbidden", "address_forbidden")
+
+
+async def test_public_name_of_a_loopback_address_is_refused() -> None:
+    table = Table()
+    table.hosts["127.0.0.1.nip.io"] = [["127.0.0.1"]]
+    async with fetcher(lifted(), table) as f:
+        with pytest.raises(MediaProblem) as caught:
+            await f.fetch("http://127.0.0.1.nip.io/", "image", CAP)
     refused(caught.value, "media_url_forbidden", "address_forbidden")
 
 
@@ -285,6 +314,33 @@ async def test_header_bytes_now_and_then_meet_a_deadline() -> None:
 
     answer, _ = await fetch_from(script, total_timeout_s=30)
     refused(answer, "media_fetch_timeout")
+
+
+async def test_endless_interim_answers_meet_a_deadline() -> None:
+    async def script(c: Connection) -> None:
+        while True:
+            await c.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+            await asyncio.sleep(0.01)
+
+    answer, _ = await fetch_from(script, total_timeout_s=30)
+    refused(answer, "media_fetch_timeout")
+
+
+async def test_a_handshake_that_never_comes_meets_the_connect_timeout() -> None:
+    async with Server(lambda c: c.until_gone()) as deaf:  # waits for an HTTP head, which a client hello is not
+        async with fetcher(lifted(f"{HOST}:{deaf.port}", total_timeout_s=30)) as f:
+            with pytest.raises(MediaProblem) as caught:
+                await f.fetch(f"https://{HOST}:{deaf.port}/", "image", CAP)
+    refused(caught.value, "media_fetch_timeout")
+
+
+async def test_a_reset_in_the_middle_is_a_failed_fetch() -> None:
+    async def script(c: Connection) -> None:
+        await c.answer("200 OK", b"half", length=1000)
+        c.writer.transport.abort()
+
+    answer, _ = await fetch_from(script)
+    refused(answer, "media_fetch_failed", "truncated_body")
 
 
 async def test_silence_after_accepting_meets_the_idle_timeout() -> None:

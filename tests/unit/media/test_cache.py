@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from gateway.media.cache import ENTRY_OVERHEAD_BYTES, Entry, NegativeCache, PreparedCache, ReferenceCache
 from gateway.media.metrics import MediaMetrics
 from gateway.media.problems import MediaProblem
@@ -64,13 +66,18 @@ def test_refusals_are_remembered_for_a_short_time_without_their_traceback() -> N
         raise MediaProblem("media_undecodable", "broken", reason="corrupt")
     except MediaProblem as problem:
         cache.put(b"a", problem)
-    kept = cache.get(b"a")
-    assert kept is not None and (kept.code, kept.reason, kept.__traceback__) == ("media_undecodable", "corrupt", None)
+    depths = set()
+    for _ in range(3):
+        with pytest.raises(MediaProblem) as caught:
+            cache.refuse(b"a")
+        assert (caught.value.code, caught.value.reason) == ("media_undecodable", "corrupt")
+        depths.add(len(caught.traceback))
+    assert b"a" in cache and len(depths) == 1, "the traceback does not grow from one refusal to the next"
     now = 5.0
-    assert cache.get(b"a") is None
+    assert b"a" not in cache
     for key in (b"b", b"c", b"d"):
-        cache.put(key, kept)
+        cache.put(key, caught.value)
     assert len(cache) == 2
     off = NegativeCache(0)
-    off.put(b"a", kept)
-    assert off.get(b"a") is None
+    off.put(b"a", caught.value)
+    assert b"a" not in off

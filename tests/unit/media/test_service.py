@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -59,6 +59,7 @@ class Running:
 @asynccontextmanager
 async def running(lookup: Table | None = None, **changes: Any) -> AsyncIterator[Running]:
     changes.setdefault("fetch", lifted())
+    changes.setdefault("video_workers", 0)  # no processes where no videos are sent
     service = MediaService(
         MediaSettings(**changes), MediaMetrics(), lookup=lookup or Table(pictures_example=[["127.0.0.1"]])
     )
@@ -240,6 +241,47 @@ async def test_budgets_of_a_request_count_all_parts_whether_cached_or_not(limit:
             assert len(await media(three[:2])) == 2, "two fit, before and after"
 
 
+async def test_budgets_are_checked_before_decoding() -> None:
+    for limit in ({"max_total_tokens": 100}, {"max_total_pixels": 1000}, {"max_total_bytes": 1000}):
+        async with running(budget=MediaBudget(**limit)) as media:
+            await media.refused([part(data_url(png(300, 300)))])
+            assert media.count("decodes_total") == 0 == media.count("cache_misses_total")
+
+
+async def test_one_tenants_crowd_is_told_to_come_back_and_others_pass() -> None:
+    async with Server(lambda c: c.until_gone()) as server:
+        async with running(fetch=lifted(f"{HOST}:{server.port}"), max_parts_per_tenant=3) as media:
+            held = asyncio.create_task(media(parts(*[f"http://{HOST}:{server.port}/{n}" for n in range(3)])))
+            while server.open_now < 3:
+                await asyncio.sleep(0.01)
+            with pytest.raises(ApiError) as caught:
+                await media([part(data_url(png()))])
+            assert caught.value.status == 429 and "retry-after" in caught.value.headers
+            assert await media([part(data_url(png()))], tenant="another")
+            with pytest.raises(ApiError):
+                await held
+            assert len(await media(parts(*[data_url(png())] * 5))) == 5, "a request alone is never refused by it"
+
+
+async def test_more_requests_than_may_be_prepared_are_told_to_come_back() -> None:
+    async with Server(lambda c: c.until_gone()) as server:
+        async with running(fetch=lifted(f"{HOST}:{server.port}"), max_requests=2) as media:
+            held = [asyncio.create_task(media([part(f"http://{HOST}:{server.port}/{n}")])) for n in range(2)]
+            while server.open_now < 2:
+                await asyncio.sleep(0.01)
+            error = await caught_from(media([part(data_url(png()))], tenant="another"))
+            assert error.status == 503 and "retry-after" in error.headers
+            assert await media([], tenant="another") == [], "a request without media is none of our business"
+            await asyncio.gather(*held, return_exceptions=True)
+            assert await media([part(data_url(png()))])
+
+
+async def caught_from(work: Coroutine[Any, Any, Any]) -> ApiError:
+    with pytest.raises(ApiError) as caught:
+        await work
+    return caught.value
+
+
 async def test_pictures_above_the_limits_name_the_limit() -> None:
     async with running(max_image_bytes=1000, max_image_pixels=10_000) as media:
         error = await media.refused([part(data_url(png(64, 64) + bytes(2000)))])
@@ -292,13 +334,15 @@ async def test_uploaded_files_are_used_by_id_and_only_by_their_tenant() -> None:
         store.end(upload)
         asked = [part(None, 0, file_id=stored.id)]
         (got,) = await media(asked, tenant="a")
+        assert await media(asked, tenant="a") == [got]
         (again,) = await media([part(data_url(png(100, 100)))], tenant="a")
         assert got.hash == again.hash and media.count("decodes_total") == 1
         error = await media.refused(asked)
         assert (error.status, error.code) == (404, "file_not_found")
         await store.delete("a", stored.id)
-        (kept,) = await media(asked, tenant="a")
-        assert kept.hash == got.hash
+        with pytest.raises(ApiError) as caught:
+            await media(asked, tenant="a")
+        assert caught.value.code == "file_not_found", "deleted means gone, although its rows are still in the cache"
 
 
 async def test_rows_survive_a_restart_on_disk_and_damage_is_noticed(tmp_path: Path) -> None:

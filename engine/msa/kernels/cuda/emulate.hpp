@@ -15,16 +15,21 @@
 #define MSA_DEVICE inline
 #define MSA_DEVICE_CALL inline
 #define MSA_UNROLL
+#define MSA_UNROLL_2
+#define MSA_UNROLL_4
+#define MSA_UNROLL_8
 #define MSA_NO_UNROLL
 
 struct uint2 { uint32_t x, y; };
-struct uint4 { uint32_t x, y, z, w; };
-struct float4 { float x, y, z, w; };
+struct alignas(16) uint4 { uint32_t x, y, z, w; };
+struct float2 { float x, y; };
+struct alignas(16) float4 { float x, y, z, w; };
 
 namespace emu {
 struct Barrier { int arrived = 0, generation = 0, size = 0; };
 struct Warp { Barrier barrier; uint64_t slot[32][12]; };
-struct Cta { std::vector<char> smem; Barrier barrier; std::vector<Warp> warps; int bid = 0; };
+struct Span { char* begin; char* data() { return begin; } };
+struct Cta { std::vector<char> memory; Span smem; Barrier barrier; std::vector<Warp> warps; int bid = 0; };
 struct Fiber { ucontext_t context; std::vector<char> stack; int tid = 0, rank = 0; bool done = false; Barrier* on = nullptr; int seen = 0; };
 struct Cluster { std::vector<std::unique_ptr<Cta>> ctas; Barrier barrier; };
 
@@ -59,7 +64,8 @@ inline void launch(int grid_size, int threads, int cluster_size, size_t smem, co
     std::vector<std::unique_ptr<Fiber>> fibers;
     for (int r = 0; r < cluster_size; r++) {
       auto one = std::make_unique<Cta>();
-      one->smem.assign(smem, char(0xA5));
+      one->memory.assign(smem + 128, char(0xA5));
+      one->smem.begin = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(one->memory.data()) + 127) & ~uintptr_t(127));
       one->bid = first + r;
       one->barrier.size = threads;
       one->warps.resize(threads / 32);
@@ -146,12 +152,33 @@ inline float fast_max(float a, float b) { return std::fmax(a, b); }
 inline void grid_wait() {}
 inline void grid_trigger() {}
 inline void cluster_sync() { emu::wait(emu::cluster->barrier); }
-inline float cluster_load(const float* p, int rank) {
+template <typename T>
+inline T cluster_load(const T* p, int rank) {
   size_t offset = reinterpret_cast<const char*>(p) - emu::cta().smem.data();
-  float v;
-  memcpy(&v, emu::cluster->ctas[rank]->smem.data() + offset, 4);
+  T v;
+  memcpy(&v, emu::cluster->ctas[rank]->smem.data() + offset, sizeof(T));
   return v;
 }
+inline void copy_async(void* to, const void* from, bool in) {
+  if ((reinterpret_cast<uintptr_t>(from) | reinterpret_cast<uintptr_t>(to)) & 15) { fprintf(stderr, "misaligned copy\n"); abort(); }
+  if (in) memcpy(to, from, 16); else memset(to, 0, 16);
+}
+inline void bytes_init(uint64_t* bar) { *bar = 0; }
+inline void bytes_init_done() {}
+inline void bytes_copy(void* to, const void* from, int bytes, uint64_t* bar) {
+  if ((reinterpret_cast<uintptr_t>(from) | reinterpret_cast<uintptr_t>(to) | bytes) & 15) { fprintf(stderr, "misaligned copy\n"); abort(); }
+  memcpy(to, from, bytes);
+  ++*bar;
+}
+inline void bytes_wait(uint64_t* bar, uint32_t parity) {
+  for (int spins = 0; (*bar & 1) == parity; spins++) {  // phase `parity` not complete
+    if (spins > 1000000) { fprintf(stderr, "a copy that was waited for was never started\n"); abort(); }
+    swapcontext(&emu::current->context, &emu::scheduler);
+  }
+}
+inline void copy_commit() {}
+template <int PENDING>
+inline void copy_wait() {}
 inline uint4 load_16(const void* p) { uint4 v; memcpy(&v, p, 16); return v; }
 inline uint4 load_stream(const void* p) {
   if (reinterpret_cast<uintptr_t>(p) & 15) { fprintf(stderr, "misaligned 16-byte load\n"); abort(); }

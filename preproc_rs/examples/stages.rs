@@ -1,0 +1,49 @@
+//! Time of each stage on one file, one thread: `cargo run --release --example stages FILE [area|long_side] [u8|f32]`.
+//! "alone" is the decoder with its rows thrown away.
+#![allow(clippy::print_stdout, reason = "a command line program")]
+
+use preproc_rs::cancel::CancelToken;
+use preproc_rs::image::{decode_alone, prepare_image, ImageOptions};
+use preproc_rs::limits::AREA_MAX_PIXELS;
+use preproc_rs::patchify::Rows;
+use preproc_rs::size::SizeRule;
+
+/// CPU seconds of this thread: the neighbours do not count.
+fn now() -> f64 {
+    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a struct to fill.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut t) };
+    t.tv_sec as f64 + t.tv_nsec as f64 * 1e-9
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
+    let mut args = std::env::args().skip(1);
+    let data = std::fs::read(args.next().ok_or("which file?")?)?;
+    let mut options = ImageOptions::default();
+    for arg in args {
+        match arg.as_str() {
+            "area" => options.rule = SizeRule::Area { max: AREA_MAX_PIXELS },
+            "f32" => options.rows = Rows::F32,
+            _ => {}
+        }
+    }
+    let cancel = CancelToken::default();
+    let (mut alone, mut whole) = (Vec::new(), Vec::new());
+    for _ in 0..9 {
+        let start = now();
+        decode_alone(&data, &options)?;
+        alone.push((now() - start) * 1e3);
+        let start = now();
+        let done = prepare_image(&data, &options, &cancel)?;
+        whole.push((now() - start) * 1e3);
+        drop(done);
+    }
+    let (alone, whole) = (median(alone), median(whole));
+    println!("decode alone {alone:.2} ms, whole {whole:.2} ms, ratio {:.3}", whole / alone);
+    Ok(())
+}
