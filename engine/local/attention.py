@@ -23,6 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from engine.local.kernel_rows import KernelRows
 from engine.local.kv_storage import LayerPages
 from engine.msa.config import MsaConfig
 from engine.msa.reference import choose_blocks
@@ -61,6 +62,8 @@ class Batch:
     longest: int
     """Tokens in the longest of the decoding sequences, the new one included."""
     segments: list[Segment]
+    kernel: KernelRows | None = None
+    """Given: sparse layers decode through a kernel of engine.msa instead of torch."""
 
 
 # ------------------------------------------------------------------------------------------------ dense layers
@@ -115,7 +118,9 @@ def sparse_attention(q: Tensor, index_q: Tensor, layer: LayerPages, batch: Batch
     """MSA. q [T, Hq, D], index_q [T, G, Di] -> [T, Hq, D]."""
     out = torch.empty_like(q)
     n = batch.decodes
-    if n:
+    if n and batch.kernel is not None:
+        out[:n] = batch.kernel.decode(q[:n], index_q[:n], layer, config)
+    elif n:
         scores = _decode_scores(index_q[:n], layer, batch)
         blocks = choose_blocks(scores, batch.positions[:n], config)
         out[:n] = _attend_blocks(q[:n], layer, batch.tables, blocks, batch.positions[:n])

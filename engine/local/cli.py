@@ -38,12 +38,15 @@ def run(options: EngineOptions | None = None, **fields: Any) -> int:
 
     from engine.local.errors import CheckpointError
     from engine.local.server import create_app
+    from engine.msa.layouts import MsaArgumentError
 
     logging.basicConfig(level=options.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
     try:
         app = create_app(options)
     except CheckpointError as error:
         return _fail(str(error), 1)
+    except MsaArgumentError as error:
+        return _fail(f"msa_kernel: {error}", 2)
     service = app.state.service
     log.info(
         "%s on %s in %s: %d pages of %d tokens, context %d",

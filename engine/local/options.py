@@ -29,6 +29,9 @@ class EngineOptions:
     """auto: the first CUDA device if there is one, else the CPU. Or `cpu`, `cuda`, `cuda:1`."""
     threads: int | None = None
     """CPU threads for the model. None: one for a small model, whose steps are too short to share; else torch's choice."""
+    msa_kernel: str = "auto"
+    """Decode attention of the sparse layers. auto: the fastest kernel of engine.msa on a GPU where it fits, else torch. Or
+    `torch`, or a kernel's name (`sm90`, `triton`, `reference`), which is then used or refused."""
     max_running: int = 64
     """Most choices that compute at the same time."""
     max_queue: int = 1024

@@ -88,7 +88,7 @@ def attend_blocks(
     outs, lses = [], []
     for g in range(groups):
         ids = blocks[:, g]
-        page = torch.gather(pages, 1, ids.clamp(min=0).long()).clamp(min=0).long()  # [T, K]
+        page = torch.gather(pages, 1, ids.clamp(0, pages.shape[1] - 1).long()).clamp(min=0).long()  # [T, K]
         token = ids[:, :, None] * size + torch.arange(size, device=q.device)
         seen = ((ids >= 0)[:, :, None] & (token < row_tokens[:, None, None])).flatten(1)  # [T, K * size]
         key = k[page][..., g, :].float().flatten(1, 2)

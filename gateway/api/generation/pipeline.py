@@ -87,6 +87,7 @@ class Pipeline:
         """All are open, or none. One place in admission for all of them; the last to close gives it back."""
         # Media come before the place: slow servers of pictures must not hold places that text could use. The media room
         # bounds that phase itself. Text is refused by a full queue before any work.
+        self._admission.admit(context.tenant)
         early = [await self._inputs(plan, context) if plan.media else None for plan in plans]
         place = AsyncExitStack()
         runs: list[Run] = []
