@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from engine.local.sequence import Request, Sequence
 from engine.local.vision import FeatureCache
 from engine.wire import Done, Failure, Finish, Reply, Tokens
 
+log = logging.getLogger("catalejo.engine")
 Output = tuple[Request, list[Reply]]
 CPU_STEP_PAIRS = 512 * 8192
 
@@ -36,6 +38,13 @@ class Totals:
     decode_tokens: int = 0
     steps: int = 0
     last_step_s: float = 0.0
+
+
+class _RequestFailed(Exception):
+    """Something that concerns one request alone went wrong; the others of the step go on."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
 
 
 class Core:
@@ -96,7 +105,13 @@ class Core:
         if not plan:
             return []
         plan.sort(key=lambda w: w.count > 1)  # single tokens first, as the batch wants them
-        logits = self.model.forward(self._pack(plan), self.storage)
+        try:
+            packed = self._pack(plan)
+        except _RequestFailed as failed:
+            log.exception("media of request %s failed", failed.request.rid)
+            message = f"{type(failed.__cause__).__name__} while computing an image or video"
+            return [(failed.request, self.fail(failed.request, "media_error", message, retryable=False))]
+        logits = self.model.forward(packed, self.storage)
         for w in plan:
             if w.count == 1 and w.sequence.generated:
                 self.totals.decode_tokens += 1
@@ -167,8 +182,13 @@ class Core:
 
     def _features(self, s: Sequence, start: int, stop: int, row: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
         found = []
-        for item in s.request.items:
-            for position, values in self.features.rows(item, self.rows[s.request.rid][item.hash], start, stop):
+        request = s.request
+        for item in request.items:
+            try:
+                runs = self.features.rows(item, self.rows[request.rid][item.hash], start, stop, request.salt)
+            except Exception as error:
+                raise _RequestFailed(request) from error
+            for position, values in runs:
                 at = row + position - start
                 found.append((torch.arange(at, at + len(values), device=values.device), values))
         return found

@@ -36,17 +36,15 @@ T = TypeVar("T")
 LARGE_PROMPT_TOKENS: Final = 65536
 
 
-@dataclass(frozen=True, slots=True)
-class _Ready:
-    """A plan's prompt and media, before placeholders are expanded. `media_s`: what the media took."""
+async def _settle(permit: Permit, run: Run) -> None:
+    permit.settle(run.completion_tokens)
 
+
+@dataclass(frozen=True, slots=True)
+class _Inputs:
     rendered: RenderedPrompt
     media: list[PreparedMedia]
     media_s: float
-
-
-async def _settle(permit: Permit, run: Run) -> None:
-    permit.settle(run.completion_tokens)
 
 
 class Pipeline:
@@ -86,21 +84,17 @@ class Pipeline:
         return run
 
     async def open_all(self, plans: Sequence[Plan], context: RequestContext) -> list[Run]:
-        """All are open, or none. One place in admission for all of them; the last to close gives it back.
-
-        Media is fetched and decoded before that place is taken, in places of its own."""
+        """All are open, or none. One place in admission for all of them; the last to close gives it back."""
+        # Media come before the place: slow servers of pictures must not hold places that text could use. The media room
+        # bounds that phase itself. Text is refused by a full queue before any work.
         self._admission.admit(context.tenant)
-        ready: list[_Ready] | None = None
-        if any(plan.media for plan in plans):
-            async with self._admission.media_place(context.tenant):
-                ready = [await self._prepare(plan, context) for plan in plans]
+        early = [await self._inputs(plan, context) if plan.media else None for plan in plans]
         place = AsyncExitStack()
         runs: list[Run] = []
         try:
             permit = await place.enter_async_context(self._admission.acquire(context.tenant))
-            for i, plan in enumerate(plans):
-                one = ready[i] if ready is not None else await self._prepare(plan, context)
-                runs.append(await self._open_one(plan, one, context, permit))
+            for plan, inputs in zip(plans, early, strict=True):
+                runs.append(await self._open_one(plan, inputs or await self._inputs(plan, context), context, permit))
             context.headers.update(permit.headers)
         except BaseException:
             await asyncio.gather(*(run.aclose() for run in runs))
@@ -118,22 +112,21 @@ class Pipeline:
             run.on_close(closed)
         return runs
 
-    async def _prepare(self, plan: Plan, context: RequestContext) -> _Ready:
-        """The prompt first: a mistake in it must not cost a download."""
+    async def _inputs(self, plan: Plan, context: RequestContext) -> _Inputs:
         rendered = await self._timed("prompt", plan.large, plan.render)
         began = perf_counter()
         media = await self._media.prepare(plan.media, tenant=context.tenant) if plan.media else []
-        return _Ready(rendered, media, perf_counter() - began)
+        return _Inputs(rendered, media, perf_counter() - began)
 
-    async def _open_one(self, plan: Plan, ready: _Ready, context: RequestContext, permit: Permit) -> Run:
+    async def _open_one(self, plan: Plan, inputs: _Inputs, context: RequestContext, permit: Permit) -> Run:
         async with AsyncExitStack() as resources:
-            rendered = ready.rendered
-            ids, items = await self._expand(rendered, ready.media)
+            rendered = inputs.rendered
+            ids, items = await self._expand(rendered, inputs.media)
             request = self._request(plan, context, ids, items, plan.grammar(rendered), permit.priority)
             permit.charge(len(ids))
             tried: set[str] = set()
             parsers = [plan.parser(rendered) for _ in range(plan.n)]
-            self._metrics.overhead.observe(perf_counter() - context.began - ready.media_s)
+            self._metrics.overhead.observe(perf_counter() - context.began - inputs.media_s)
             try:
                 stream = await self._send(request, plan.session, tried)
             except BaseException:

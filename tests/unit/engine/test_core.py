@@ -299,3 +299,26 @@ def test_a_failing_step_leaves_the_books_in_order(monkeypatch):
     ]
     d.core.scheduler.check()
     assert d.pages_used() == 0
+
+
+def test_media_that_fail_end_their_request_alone(monkeypatch):
+    d = Driver()
+    other = d.ask(POOL[0], COUNT)
+    d.step()
+    request = d.ask(POOL[3], 5)
+    net = d.core.model.net.model
+    monkeypatch.setattr(net, "get_image_features", lambda *_, **__: 1 / 0)
+    d.run()
+    assert d.replies[request] == [
+        wire.Failure("media_error", "ZeroDivisionError while computing an image or video", False)
+    ]
+    assert d.tokens(other) == transformers_greedy(POOL[0], COUNT)
+    assert d.pages_used() == 0
+
+
+def test_embeddings_are_not_shared_between_salts():
+    d = Driver()
+    for salt, computed in (("a", 1), ("b", 2), ("a", 2)):
+        d.ask(Prompt().text(3).image(4, 4, 1).text(2), 1, salt=salt)
+        d.run()
+        assert d.core.features.computed == computed
