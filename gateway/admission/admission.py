@@ -69,7 +69,6 @@ class Admission:
         self._keys = KeyRing(settings)
         self._accounts = {name: _Account(limits, p, clock) for name, (limits, p) in self._keys.tenants.items()}
         self._gate = Gate(settings.max_in_flight, settings.max_queue)
-        self._media_gate = Gate(settings.max_media_in_flight, settings.max_queue)
 
     def authenticate(self, headers: Mapping[str, str]) -> str:
         """The tenant's name. Raises ApiError("invalid_api_key")."""
@@ -87,20 +86,10 @@ class Admission:
             raise _limited("requests", account.requests, wait)
 
     @asynccontextmanager
-    async def media_place(self, tenant: str) -> AsyncIterator[None]:
-        """A place for fetching and decoding, apart from those of generations: slow picture servers must not keep text
-        waiting. Raises ApiError like `acquire`."""
-        await self._enter(self._media_gate, tenant, self._accounts[tenant])
-        try:
-            yield
-        finally:
-            self._media_gate.leave(tenant)
-
-    @asynccontextmanager
     async def acquire(self, tenant: str) -> AsyncIterator[Permit]:
         """A place for a generation. Raises ApiError: queue_full, or overloaded after queue_timeout_s."""
         account = self._accounts[tenant]
-        await self._enter(self._gate, tenant, account)
+        await self._enter(tenant, account)
         self._metrics.admitted.set(self._gate.in_flight)
         try:
             yield Permit(account, self._count)
@@ -109,12 +98,12 @@ class Admission:
             self._metrics.admitted.set(self._gate.in_flight)
             self._metrics.queue_depth.set(self._gate.waiting)
 
-    async def _enter(self, gate: Gate, tenant: str, account: _Account) -> None:
+    async def _enter(self, tenant: str, account: _Account) -> None:
         began = monotonic()
         limits = account.limits
         try:
             async with asyncio.timeout(self._settings.queue_timeout_s):
-                await gate.enter(
+                await self._gate.enter(
                     tenant,
                     priority=account.priority,
                     limit=limits.max_in_flight,

@@ -46,7 +46,6 @@ class AdmissionSettings(BaseModel):
     tenants: list[Tenant] = Field(default_factory=list, description="No key at all: no authentication.")
     default_limits: Limits = Field(default_factory=Limits)
     max_in_flight: int = Field(default=1024, ge=1, description="Requests of everybody at the same time.")
-    max_media_in_flight: int = Field(default=256, ge=1, description="Requests whose media is fetched or decoded now.")
     max_queue: int = Field(default=1024, ge=0, description="Waiting requests of everybody.")
     queue_timeout_s: float = Field(default=60.0, gt=0)
 

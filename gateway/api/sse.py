@@ -89,6 +89,14 @@ class EventStream(Response):
                 if not self._sending and quiet >= self._keep_alive_s:
                     await self._send(send, KEEP_ALIVE, loop)
             writer.result()
+        except asyncio.CancelledError:  # the server's grace is over
+            writer.cancel()
+            await asyncio.gather(writer, return_exceptions=True)
+            failure = ApiError("shutting_down", "the server is being stopped before the answer was finished; try again")
+            self._on_failure(failure)
+            await self._send(send, self._failure_event(failure), loop)
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            raise
         finally:
             reader.cancel()
             writer.cancel()

@@ -8,7 +8,7 @@ import socket
 import orjson
 import pytest
 
-from tests.api.harness import CHAT, Stack, body_of
+from tests.api.harness import CHAT, Stack, body_of, read_events
 
 
 async def leave_after(stack: Stack, body: bytes, until: bytes | None) -> None:
@@ -152,3 +152,28 @@ async def test_a_client_that_stops_reading_is_taken_for_gone() -> None:
                 await asyncio.sleep(0.05)
         await s.settled()
         sock.close()
+
+
+async def test_a_stream_cut_by_shutdown_says_so() -> None:
+    """Symptom: the connection just ended, and clients took the half answer for a whole one."""
+    async with Stack([{"pieces": ["x "] * 5000, "delay_ms": 20}]) as s:
+        async with s.open_stream("Hi", thinking="disabled") as response:
+            await response.content.readline()
+            assert s._server is not None
+            s._server.should_exit = True  # the harness gives one second of grace
+            events = await read_events(response)
+        assert events.chunks[-1]["error"]["code"] == "shutting_down"
+        assert not events.done
+        assert set(events.finishes()) <= {None}
+
+
+async def test_a_plain_answer_cut_by_shutdown_is_a_503() -> None:
+    async with Stack([{"pieces": ["x "] * 5000, "delay_ms": 20}]) as s:
+        task = asyncio.create_task(s.chat("Hi"))
+        while not s.engine.running:
+            await asyncio.sleep(0.01)
+        assert s._server is not None
+        s._server.should_exit = True
+        answer = await task
+        assert (answer.status, answer.error["code"]) == (503, "shutting_down")
+        assert answer.headers["retry-after"]

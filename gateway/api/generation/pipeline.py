@@ -23,6 +23,7 @@ from gateway.api.generation.plan import Plan
 from gateway.api.generation.run import MOVABLE, Run
 from gateway.errors import ApiError
 from gateway.metrics import Metrics, child
+from gateway.routing.blocks import block_names
 from gateway.routing.router import Router
 from gateway.routing.worker import Worker
 from gateway.upstream.client import GenerationStream
@@ -34,15 +35,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 LARGE_PROMPT_TOKENS: Final = 65536
-
-
-@dataclass(frozen=True, slots=True)
-class _Ready:
-    """A plan's prompt and media, before placeholders are expanded. `media_s`: what the media took."""
-
-    rendered: RenderedPrompt
-    media: list[PreparedMedia]
-    media_s: float
+RECORD_BLOCK_TOKENS: Final = 512  # what loadtest/replay.py and public traces count in
 
 
 async def _settle(permit: Permit, run: Run) -> None:
@@ -69,6 +62,7 @@ class Pipeline:
         context_length: int | None,
         default_max_tokens: int | None,
         abort_wait_s: float,
+        record_blocks: bool = False,
     ) -> None:
         self._checkpoint = checkpoint
         self._admission = admission
@@ -79,6 +73,7 @@ class Pipeline:
         self._context_length = context_length
         self._default_max_tokens = default_max_tokens
         self._abort_wait_s = abort_wait_s
+        self._record_blocks = record_blocks
 
     @property
     def context_length(self) -> int:
@@ -93,33 +88,17 @@ class Pipeline:
         return run
 
     async def open_all(self, plans: Sequence[Plan], context: RequestContext) -> list[Run]:
-<<<<<<< HEAD
-        """All are open, or none. One place in admission for all of them; the last to close gives it back.
-
-        Media is fetched and decoded before that place is taken, in places of its own."""
-        self._admission.admit(context.tenant)
-        ready: list[_Ready] | None = None
-        if any(plan.media for plan in plans):
-            async with self._admission.media_place(context.tenant):
-                ready = [await self._prepare(plan, context) for plan in plans]
-=======
         """All are open, or none. One place in admission for all of them; the last to close gives it back."""
         # Media come before the place: slow servers of pictures must not hold places that text could use. The media room
         # bounds that phase itself. Text is refused by a full queue before any work.
+        self._admission.admit(context.tenant)
         early = [await self._inputs(plan, context) if plan.media else None for plan in plans]
->>>>>>> chat
         place = AsyncExitStack()
         runs: list[Run] = []
         try:
             permit = await place.enter_async_context(self._admission.acquire(context.tenant))
-<<<<<<< HEAD
-            for i, plan in enumerate(plans):
-                one = ready[i] if ready is not None else await self._prepare(plan, context)
-                runs.append(await self._open_one(plan, one, context, permit))
-=======
             for plan, inputs in zip(plans, early, strict=True):
                 runs.append(await self._open_one(plan, inputs or await self._inputs(plan, context), context, permit))
->>>>>>> chat
             context.headers.update(permit.headers)
         except BaseException:
             await asyncio.gather(*(run.aclose() for run in runs))
@@ -137,19 +116,6 @@ class Pipeline:
             run.on_close(closed)
         return runs
 
-<<<<<<< HEAD
-    async def _prepare(self, plan: Plan, context: RequestContext) -> _Ready:
-        """The prompt first: a mistake in it must not cost a download."""
-        rendered = await self._timed("prompt", plan.large, plan.render)
-        began = perf_counter()
-        media = await self._media.prepare(plan.media, tenant=context.tenant) if plan.media else []
-        return _Ready(rendered, media, perf_counter() - began)
-
-    async def _open_one(self, plan: Plan, ready: _Ready, context: RequestContext, permit: Permit) -> Run:
-        async with AsyncExitStack() as resources:
-            rendered = ready.rendered
-            ids, items = await self._expand(rendered, ready.media)
-=======
     async def _inputs(self, plan: Plan, context: RequestContext) -> _Inputs:
         rendered = await self._timed("prompt", plan.large, plan.render)
         began = perf_counter()
@@ -160,16 +126,14 @@ class Pipeline:
         async with AsyncExitStack() as resources:
             rendered = inputs.rendered
             ids, items = await self._expand(rendered, inputs.media)
->>>>>>> chat
             request = self._request(plan, context, ids, items, plan.grammar(rendered), permit.priority)
             permit.charge(len(ids))
+            if self._record_blocks:
+                names = block_names(request.input_ids, request.items, request.cache_salt, RECORD_BLOCK_TOKENS)
+                context.notes["blocks"] = [int.from_bytes(name[:6], "big") for name in names]
             tried: set[str] = set()
             parsers = [plan.parser(rendered) for _ in range(plan.n)]
-<<<<<<< HEAD
-            self._metrics.overhead.observe(perf_counter() - context.began - ready.media_s)
-=======
             self._metrics.overhead.observe(perf_counter() - context.began - inputs.media_s)
->>>>>>> chat
             try:
                 stream = await self._send(request, plan.session, tried)
             except BaseException:

@@ -183,8 +183,6 @@ async def test_every_refusal_says_when_to_come_back() -> None:
                 pass
         assert refused.value.code == "queue_full"
         assert "retry-after" in refused.value.headers
-        async with admission.media_place("a"):  # pictures have places of their own
-            pass
     admission.admit("a")
     with pytest.raises(ApiError) as refused:
         admission.admit("a")
