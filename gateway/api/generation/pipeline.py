@@ -127,13 +127,13 @@ class Pipeline:
             rendered = inputs.rendered
             ids, items = await self._expand(rendered, inputs.media)
             request = self._request(plan, context, ids, items, plan.grammar(rendered), permit.priority)
-            permit.charge(len(ids))
             if self._record_blocks:
                 names = block_names(request.input_ids, request.items, request.cache_salt, RECORD_BLOCK_TOKENS)
                 context.notes["blocks"] = [int.from_bytes(name[:6], "big") for name in names]
             tried: set[str] = set()
             parsers = [plan.parser(rendered) for _ in range(plan.n)]
             self._metrics.overhead.observe(perf_counter() - context.began - inputs.media_s)
+            permit.charge(len(ids))
             try:
                 stream = await self._send(request, plan.session, tried)
             except BaseException:
