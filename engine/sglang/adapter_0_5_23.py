@@ -73,6 +73,9 @@ ROWS = (
         "the route is not there", f"{HERE}.set_up_server"),
     Row(f"{HTTP}.model_info", "use", "server", (), "the gateway takes the engine for a plain SGLang"),
     Row(f"{HTTP}.abort_request", "use", "server", ("obj", "request"), "requests of our route cannot be aborted by id"),
+    # ---- sampling
+    Row("sglang.srt.sampling.sampling_batch_info.SamplingBatchInfo.from_schedule_batch", "after", "model",
+        ("batch", "vocab_size"), "seeds have no effect without --enable-deterministic-inference", f"{HERE}.seeds"),
     # ---- grammars
     Row("sglang.srt.constrained.grammar_manager.GrammarManager._apply_request_reasoning_config", "after", "model",
         ("self", "req"), "a grammar binds the thinking as well", f"{HERE}.grammar_after"),
@@ -266,6 +269,30 @@ def grammar_after(result: Any, manager: Any, req: Any) -> None:
     req.grammar = waiting
 
 
+def seeds(result: Any, cls: type, batch: Any, vocab_size: int) -> None:
+    """AFTER SamplingBatchInfo.from_schedule_batch: SGLang keeps seeds for its deterministic mode, yet its PyTorch sampler
+    honours them in any. Requests without a seed get one of their own, since batches are merged column by column."""
+    if result.sampling_seed is not None or not _seeded_sampler():
+        return
+    import secrets
+
+    import torch
+
+    drawn = []
+    for req in batch.reqs:
+        if req.sampling_params.sampling_seed is None:
+            req.sampling_params.sampling_seed = secrets.randbits(62)
+        drawn.append(req.sampling_params.sampling_seed)
+    result.sampling_seed = torch.tensor(drawn, dtype=torch.int64).to(result.temperatures.device, non_blocking=True)
+
+
+def _seeded_sampler() -> bool:
+    from sglang.srt.runtime_context import get_exec
+
+    execution = get_exec()
+    return execution.deterministic.enable_deterministic_inference or execution.kernel.sampling_backend == "pytorch"
+
+
 class AnyOf:
     """Takes the place of SGLang's matcher of one sequence: any one of several ids ends the thinking."""
 
@@ -306,9 +333,7 @@ class Host:
 
     @property
     def seeds(self) -> bool:
-        from sglang.srt.runtime_context import get_exec
-
-        return bool(get_exec().deterministic.enable_deterministic_inference)
+        return _seeded_sampler()
 
     @property
     def incremental(self) -> bool:

@@ -75,6 +75,11 @@ def fault_of(row: Row, find: Callable[[str], Any] = resolve) -> str | None:
     return None
 
 
+def _function(target: Any) -> Any:
+    """Class methods are bound anew each time they are looked up."""
+    return getattr(target, "__func__", target)
+
+
 def check(rows: Iterable[Row], find: Callable[[str], Any] = resolve) -> list[Finding]:
     return [Finding(row, fault_of(row, find)) for row in rows]
 
@@ -85,10 +90,10 @@ def check_hooked(rows: Iterable[Row], originals: dict[str, Any], find: Callable[
     for row in rows:
         if row.kind == "use":
             continue
-        now, fault = find(row.path), None
-        if now is originals[row.path]:
+        now, before, fault = _function(find(row.path)), _function(originals[row.path]), None
+        if now is before:
             fault = "the hook was not put in (SGLang's log says why)"
-        elif getattr(now, "__wrapped__", None) is not originals[row.path]:
+        elif getattr(now, "__wrapped__", None) is not before:
             fault = "somebody else replaced it"
         findings.append(Finding(row, fault))
     return findings

@@ -171,4 +171,4 @@ class Stream:
 
 def choice_rid(rid: str, index: int, n: int) -> str:
     """SGLang aborts by prefix, so one request's id must never begin another's: ids end in a mark of their own."""
-    return f"{rid}/{index}of{n}"
+    return f"{rid}/{index}of{n}."

@@ -1,8 +1,8 @@
 """Stand-in for `sgl_kernel` (the wheel `sglang-kernel` is CUDA only) so that SGLang imports on a CPU.
 
 Two things are asked of it at import: names, from it and from its submodules, and operators under `torch.ops.sgl_kernel`
-(a model or processor module that misses one is silently not registered). Both exist here and neither computes: what is
-called says so. SGLang takes its plain torch paths on a CPU without AMX."""
+(a model or processor module that misses one is silently not registered). Both exist here; what is called says that it
+cannot compute, but for the hash that seeded sampling needs. SGLang takes its plain torch paths on a CPU without AMX."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import types
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 __version__ = "0.4.10"
@@ -29,7 +30,7 @@ fused_rmsnorm_gated_cpu fused_scale_residual_norm_scale_shift fused_scale_shift_
 fused_sigmoid_gating_delta_rule_update_cpu fused_sigmoid_mul_cpu gdn_attention gelu_and_mul_cpu gelu_tanh_and_mul_cpu
 gemma3_rmsnorm_cpu gemma4_rmsnorm_cpu gemma_fused_add_rmsnorm_cpu gemma_rmsnorm_cpu grouped_topk_cpu
 image_preprocess_cpu int4_scaled_mm_cpu int8_scaled_mm_with_quant l2norm_cpu layernorm_cpu
-multimodal_rotary_embedding_cpu murmur_hash32_cpu qkv_proj_with_rope_fused_weight rmsnorm_cpu rotary_embedding_cpu
+multimodal_rotary_embedding_cpu qkv_proj_with_rope_fused_weight rmsnorm_cpu rotary_embedding_cpu
 shared_expert_cpu shm_allgather shm_allreduce silu_and_mul_cpu store_cache_cpu topk_sigmoid_cpu topk_softmax_cpu
 weight_packed_linear
 """.split()
@@ -37,6 +38,35 @@ weight_packed_linear
 _library = torch.library.Library("sgl_kernel", "FRAGMENT")
 for _name in OPERATORS:
     _library.define(f"{_name}(Tensor x) -> Tensor")
+
+
+_library.define("murmur_hash32_cpu(Tensor seed, Tensor positions, Tensor columns) -> Tensor")
+
+
+def _murmur_hash32(seed: torch.Tensor, positions: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+    """uint32 [n, m]: murmur3 over the 16 bytes (seed as two words, position, column). The one operator that computes:
+    seeded sampling has no other path on a CPU."""
+    low = 0xFFFFFFFF
+    seeds = seed.view(torch.int64).numpy().view(np.uint64)
+    words = [
+        (seeds & low)[:, None],
+        (seeds >> 32)[:, None],
+        positions.numpy().astype(np.uint64)[:, None] & low,
+        columns.numpy().astype(np.uint64)[None, :] & low,
+    ]
+    h = np.zeros((len(seeds), len(columns)), dtype=np.uint64)
+    for word in words:
+        k = word * 0xCC9E2D51 & low
+        k = ((k << 15 | k >> 17) & low) * 0x1B873593 & low
+        h = h ^ k
+        h = ((h << 13 | h >> 19) & low) * 5 + 0xE6546B64 & low
+    h = h ^ 16
+    h = (h ^ h >> 16) * 0x85EBCA6B & low
+    h = (h ^ h >> 13) * 0xC2B2AE35 & low
+    return torch.from_numpy((h ^ h >> 16).astype(np.uint32))
+
+
+_library.impl("murmur_hash32_cpu", _murmur_hash32, "CPU")
 
 
 class _Name:
