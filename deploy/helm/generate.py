@@ -56,7 +56,9 @@ def parse(text: str) -> list[Entry]:
         if not match:
             comments = []  # a blank line ends a comment that belongs to no key
             if stripped:
-                raise StyleError(f"line {number}: {stripped!r} is no `key: value`; write lists and free mappings inline")
+                raise StyleError(
+                    f"line {number}: {stripped!r} is no `key: value`; write lists and free mappings inline"
+                )
             continue
         depth = len(match["indent"]) // 2
         stack = stack[:depth]
@@ -129,7 +131,9 @@ def readme(entries: list[Entry], chart: dict[str, Any]) -> str:
             parents = [p for p in walk([top]) if e in p.children and p is not top]
             if parents and parents[-1].children[0] is e:
                 text = f"*{parents[-1].text}* {text}"
-            lines.append(f"| `{e.name}` | {_default(e.default).replace('|', chr(92) + '|')} | {text.replace('|', chr(92) + '|')} |")
+            lines.append(
+                f"| `{e.name}` | {_default(e.default).replace('|', chr(92) + '|')} | {text.replace('|', chr(92) + '|')} |"
+            )
         lines.append("")
     return "\n".join(lines)
 
