@@ -2,6 +2,8 @@
 
 A panel is one line below: title, unit, and queries with their legends. `$sel` is the namespace and pod filter."""
 
+# ruff: noqa: E501 - a table: one row a line
+
 from __future__ import annotations
 
 import json

@@ -49,7 +49,7 @@ def main():
         sys.exit(f"FAILED: the picture made {seen} prompt tokens; answer: {json.dumps(with_picture)[:2000]}")
     message = with_picture["choices"][0]["message"]
     answer = message.get("content") or message.get("reasoning_content")
-    print(f"ok in {time.monotonic() - started:.1f} s, {seen} tokens of picture: {answer!r}")
+    print(f"ok in {time.monotonic() - started:.1f} s, {seen} tokens of picture: {answer!r}")  # noqa: T201
 
 
 main()
