@@ -8,7 +8,7 @@ PORT ?= 8000
 PYTEST_WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test conformance check format locks clean
+.PHONY: help setup serve test conformance fuzz-api check format locks clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -24,14 +24,17 @@ test: setup ## every test that needs no GPU, no cluster and no network
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile -m "not slow"
 
 conformance: setup ## real OpenAI clients against a real gateway; own virtual environments, needs node for half of them
-	@tests/conformance/run.sh
+	VENV=$(VENV) tests/conformance/run.sh
+
+fuzz-api: setup ## schemathesis over our OpenAPI: no 5xx (about a minute)
+	VENV=$(VENV) tests/conformance/fuzz.sh
 
 check: setup ## format, lint and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	cargo fmt --all --check
-	cargo clippy --release --quiet --all-targets -- -D warnings
+	cargo clippy --release --quiet --all-targets --features extension-module,video -- -D warnings
 
 format: setup ## rewrite files in the project's format
 	$(BIN)/ruff format .
@@ -43,4 +46,4 @@ locks: setup ## re-pin requirements/app.txt from pyproject.toml
 	  --no-emit-index-url --no-emit-find-links --no-header --no-annotate -o requirements/app.txt pyproject.toml
 
 clean: ## remove everything built here
-	rm -rf $(VENV) .venv-* target .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) .venv-* tests/conformance/node/node_modules target .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

@@ -9,6 +9,7 @@ from typing import Any
 
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway import version
 from gateway.admission.admission import Admission
@@ -16,6 +17,7 @@ from gateway.admission.middleware import Authentication
 from gateway.api.chat.router import router as chat_router
 from gateway.api.completions.router import router as completions_router
 from gateway.api.context import RequestScope, context_of
+from gateway.api.fast_path import FastPath
 from gateway.api.files.router import create_router as create_files_router
 from gateway.api.health.router import router as health_router
 from gateway.api.models.router import router as models_router
@@ -46,23 +48,50 @@ def create_app(settings: Settings) -> FastAPI:
 
     app = _Application(title="Catalejo", version=version(), lifespan=lifespan, redoc_url=None)
     install_error_handlers(app)
-    app.add_middleware(Authentication, admission=admission)
-    if settings.cors_origins:
-        app.add_middleware(
-            CORSMiddleware,
-            allow_origins=settings.cors_origins,
-            allow_methods=["*"],
-            allow_headers=["*"],
-            expose_headers=["x-request-id", "retry-after"],
-        )
-    app.add_middleware(RequestScope, metrics=metrics, access_log=settings.observability.access_log)
-    for router in (chat_router, completions_router, tokenize_router, models_router, health_router):
+    layers = _layers(settings, metrics, admission)
+    for layer, options in reversed(layers):
+        app.add_middleware(layer, **options)
+    own = (chat_router, completions_router, tokenize_router, models_router, health_router)
+    for router in own:
         app.include_router(router)
     app.include_router(create_files_router(lambda r: services_of(r).media.files, lambda r: context_of(r).tenant))
+
+    def wrap(inner: ASGIApp) -> ASGIApp:
+        for layer, options in reversed(layers):
+            inner = layer(inner, **options)
+        return inner
+
+    app.fast_path = FastPath(own, wrap)
     return app
 
 
+def _layers(settings: Settings, metrics: Metrics, admission: Admission) -> list[tuple[Any, dict[str, Any]]]:
+    """Outermost first."""
+    layers: list[tuple[Any, dict[str, Any]]] = [
+        (RequestScope, {"metrics": metrics, "access_log": settings.observability.access_log})
+    ]
+    if settings.cors_origins:
+        cors = {
+            "allow_origins": settings.cors_origins,
+            "allow_methods": ["*"],
+            "allow_headers": ["*"],
+            "expose_headers": ["x-request-id", "retry-after"],
+        }
+        layers.append((CORSMiddleware, cors))
+    layers.append((Authentication, {"admission": admission}))
+    return layers
+
+
 class _Application(FastAPI):
+    fast_path: FastPath | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.fast_path is not None and self.fast_path.takes(scope):
+            scope["app"] = self
+            await self.fast_path(scope, receive, send)
+        else:
+            await super().__call__(scope, receive, send)
+
     def openapi(self) -> dict[str, Any]:
         if not self.openapi_schema:
             self.openapi_schema = add_schemas(super().openapi())

@@ -45,7 +45,7 @@ check_toolchains() {
   command -v "$PYTHON" >/dev/null || die "$PYTHON was not found; Catalejo needs Python 3.11 or newer (set PYTHON=...)"
   "$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
     die "$PYTHON is $("$PYTHON" -V 2>&1); Catalejo needs Python 3.11 or newer (set PYTHON=/path/to/python3.11)"
-  command -v cargo >/dev/null || die "cargo was not found; install Rust 1.85 or newer with rustup, then run this again"
+  command -v cargo >/dev/null || die "cargo was not found; install Rust 1.89 or newer with rustup, then run this again"
 }
 
 python_packages() {

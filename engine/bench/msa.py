@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -21,12 +22,12 @@ from typing import Any
 
 import torch
 
-from engine.bench.msa_check import LARGE, SMALL, check_decode
+from engine.bench.msa_check import HALF, LARGE, SMALL, check_decode
 from engine.bench.msa_inputs import DecodeInputs, make_inputs
 from engine.bench.timing import time_graph
+from engine.msa import dispatch
 from engine.msa.config import MsaConfig
 from engine.msa.kernels.sm90 import Sm90Runner, Tuning, choose
-from engine.msa.kernels.triton_decode import TritonRunner
 from engine.msa.layouts import DecodeShape
 from engine.msa.oracle_decode import attend_blocks, choice_fault, paged_block_scores, row_lengths
 from engine.msa.tolerances import TOLERANCE
@@ -38,7 +39,16 @@ BF16, E4M3 = torch.bfloat16, torch.float8_e4m3fn
 
 # (requests, tokens, fp8): the must-reach table first, then the curve.
 TARGETS = ((1, 128 * K, 0), (8, 32 * K, 0), (32, 32 * K, 0), (8, 128 * K, 1), (32, 128 * K, 0), (1, 1024 * K, 0))
-CURVE = ((1, 32 * K, 0), (8, 128 * K, 0), (1, 512 * K, 0), (1, 128 * K, 1), (32, 128 * K, 1), (8, 512 * K, 0), (128, 32 * K, 0))
+CURVE = (
+    (1, 32 * K, 0),
+    (8, 128 * K, 0),
+    (1, 512 * K, 0),
+    (1, 128 * K, 1),
+    (32, 128 * K, 1),
+    (8, 512 * K, 0),
+    (128, 32 * K, 0),
+)
+DENSE = ((1, 32 * K), (1, 128 * K), (1, 512 * K), (1, 1024 * K), (8, 32 * K), (8, 128 * K), (32, 32 * K))
 MUST_AIM = {(1, 128 * K, 0): (17, 12), (8, 32 * K, 0): (32, 26), (32, 32 * K, 0): (105, 98), (8, 128 * K, 1): (48, 40),
             (32, 128 * K, 0): (288, 282), (1, 1024 * K, 0): (76, 70)}  # fmt: skip
 
@@ -54,7 +64,10 @@ class Ours:
     def __init__(self, inputs: DecodeInputs, tuning: Tuning | None = None, kernel: str = "sm90") -> None:
         self.i = inputs
         device = inputs.q.device
-        self.runner: Any = Sm90Runner(inputs.shape, device, tuning) if kernel == "sm90" else TritonRunner(inputs.shape, device)
+        own = kernel == "sm90"
+        self.runner: Any = (
+            Sm90Runner(inputs.shape, device, tuning) if own else dispatch.make(inputs.shape, device, kernel)[1]
+        )
         self.nothing = torch.ones_like(inputs.lengths)
         shape = (inputs.shape.rows, inputs.shape.groups, inputs.shape.config.topk_blocks)
         self.blocks = [torch.full(shape, -7, dtype=torch.int32, device=inputs.q.device) for _ in range(inputs.sets)]
@@ -86,7 +99,17 @@ class Ours:
     def step(self, s: int, blocks: torch.Tensor | None = None, lse: torch.Tensor | None = None) -> None:
         i = self.i
         self.runner.decode(
-            i.q[s], i.index_q[s], i.k, i.v, i.index_k, i.tables[s], i.lengths, self.out, scale=SCALE, blocks=blocks, lse=lse
+            i.q[s],
+            i.index_q[s],
+            i.k,
+            i.v,
+            i.index_k,
+            i.tables[s],
+            i.lengths,
+            self.out,
+            scale=SCALE,
+            blocks=blocks,
+            lse=lse,
         )
 
     def fault(self) -> str | None:
@@ -164,11 +187,11 @@ def dense_us(requests: int, tokens: int, device: torch.device, groups: int = 4, 
 def tunings(shape: DecodeShape, sms: int) -> tuple[list[Tuning], list[Tuning]]:
     """Launch numbers worth trying: for the scores, for the attention."""
     base = choose(shape, sms)
-    score = [dataclasses.replace(base, score_ctas=c * sms, score_warps=w) for c, w in ((1, 8), (2, 8), (1, 16))]
+    score = [dataclasses.replace(base, score_ctas=c * sms) for c in (1,)]
     units = shape.rows * shape.groups
     attend = [
         dataclasses.replace(base, attend_warps=w, cluster=c)
-        for w in (4, 8)
+        for w in (4,)
         for c in (1, 2, 4, 8, 16)
         if sms // 4 <= units * c <= 4 * sms
     ]
@@ -178,7 +201,7 @@ def tunings(shape: DecodeShape, sms: int) -> tuple[list[Tuning], list[Tuning]]:
 def measure(case: tuple[int, int, int], device: torch.device, args: argparse.Namespace, peer: Any) -> dict[str, Any]:
     requests, tokens, fp8 = case
     began = time.time()
-    inputs = make_inputs(shape_of(*case), tokens, device, seed=int(time.time()) & 0xFFFF)
+    inputs = make_inputs(shape_of(*case), tokens, device, seed=int(time.time()) & 0xFFFF, layout=args.layout)
     ours = Ours(inputs)
     row: dict[str, Any] = {"requests": requests, "tokens": tokens, "fp8": bool(fp8), "sets": inputs.sets}
     row["fault"] = ours.fault()
@@ -250,35 +273,54 @@ def sweep(inputs: DecodeInputs, repeats: int) -> list[dict[str, Any]]:
 
 
 def print_row(row: dict[str, Any]) -> None:
-    keys = ("floor", "empty", "read", "one_token", "score", "select", "attend", "step", "step_early0", "step_early2", "triton_step", "sglang_select", "sglang_attend", "sglang_step", "speedup", "must", "aim")
+    keys = (
+        "floor",
+        "empty",
+        "read",
+        "one_token",
+        "score",
+        "select",
+        "attend",
+        "step",
+        "step_early0",
+        "step_early2",
+        "triton_step",
+        "sglang_select",
+        "sglang_attend",
+        "sglang_step",
+        "speedup",
+        "must",
+        "aim",
+    )
     numbers = "  ".join(f"{k}={row[k]:.2f}" if isinstance(row[k], float) else f"{k}={row[k]}" for k in keys if k in row)
     name = f"B={row['requests']} L={row['tokens'] // K}k {'fp8' if row['fp8'] else 'bf16'}"
     print(f"{name:18s} {numbers}" + (f"  FAULT {row['fault']}" if row["fault"] else "  ok"), flush=True)
     for s in row.get("sweep", ()):
-        print(f"    {s['what']:7s} ctas={s['score_ctas']:4d} warps={s['score_warps']:2d}  attend warps={s['attend_warps']} "
+        print(f"    {s['what']:7s} ctas={s['score_ctas']:4d} attend warps={s['attend_warps']} "
               f"cluster={s['cluster']:2d} pdl={int(s['pdl'])}  {s['us']:.2f}", flush=True)  # fmt: skip
 
 
-def check(device: torch.device, cases: Any) -> int:
-    """Correctness of every kernel on every case; the number of cases with a fault."""
+def check(device: torch.device, cases: Any, only: str = "") -> int:
+    """Correctness of every kernel that takes a case; the number of faults."""
     bad = 0
-    if device.type == "cuda":
-        runners = {"sm90": lambda s: Sm90Runner(s, device), "triton": lambda s: TritonRunner(s, device)}
-    else:
-        runners = {"emulated": cpu_runner}
     for case in cases:
-        for name, runner in runners.items():
+        for name, kernel in dispatch.KERNELS.items():
+            if only and name not in only.split(","):
+                continue
+            refusal = kernel.refuse(case.shape(), device)
+            if refusal:
+                if only:
+                    print(f"check {name:9s} {case.name:24s} skipped: {refusal}", flush=True)
+                continue
             try:
-                faults = check_decode(case, device, runner, seed=int(time.time()) & 0xFFFF)
+                faults = check_decode(
+                    case, device, lambda s, k=kernel: k.make(s, device), seed=int(time.time()) & 0xFFFF
+                )
             except Exception as error:
                 faults = [f"{type(error).__name__}: {str(error)[:300]}"]
             bad += bool(faults)
-            print(f"check {name:8s} {case.name:24s} {'ok' if not faults else faults}", flush=True)
+            print(f"check {name:9s} {case.name:24s} {'; '.join(faults) or 'ok'}", flush=True)
     return bad
-
-
-def cpu_runner(shape: DecodeShape) -> Any:
-    return Sm90Runner(shape, torch.device("cpu"), Tuning(3, 8, 4, 2, pdl=False))
 
 
 def parse_cases(text: str) -> list[tuple[int, int, int]]:
@@ -296,6 +338,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--sweep", action="store_true", help="try launch numbers")
     parser.add_argument("--cases", type=parse_cases, help="e.g. 1x131072,8x32768fp8; default: targets and curve")
     parser.add_argument("--no-check", action="store_true", help="skip the ugly cases")
+    parser.add_argument("--layout", choices=("nhd", "hnd"), default="nhd", help="keys and values by token or by head")
+    parser.add_argument("--kernels", default="", help="check only these, by name")
+    parser.add_argument("--phase", choices=("decode", "prefill"), default="decode")
     parser.add_argument("--triton", action="store_true", help="also our Triton kernels")
     parser.add_argument("--sglang", type=Path, help="folder of the unpacked SGLang wheel")
     parser.add_argument("--dense", action="store_true", help="also time dense attention, 32k to 1M")
@@ -303,14 +348,16 @@ def main(arguments: list[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     cuda = torch.cuda.is_available()
     if args.check or not cuda:
+        if not cuda:
+            os.environ.setdefault("TRITON_INTERPRET", "1")  # read when the kernels are imported
         if not args.check:
             print("no GPU here: use --check", file=sys.stderr)
             return 2
-        return min(1, check(torch.device("cuda" if cuda else "cpu"), LARGE if cuda else SMALL))
+        return min(1, check(torch.device("cuda" if cuda else "cpu"), LARGE if cuda else (*SMALL, *HALF), args.kernels))
     device = torch.device("cuda")
     props = torch.cuda.get_device_properties(device)
     print(f"{props.name}, {props.multi_processor_count} SMs, torch {torch.__version__}", flush=True)
-    bad = 0 if args.no_check else check(device, LARGE)
+    bad = 0 if args.no_check else check(device, LARGE, args.kernels)
     peer = None
     if args.sglang:
         from engine.bench.peers import PeerUnavailableError, load_sglang
@@ -321,6 +368,16 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"sglang: {error}", file=sys.stderr)
     rows: list[dict[str, Any]] = []
     report = {"device": props.name, "torch": torch.__version__, "config": dataclasses.asdict(MsaConfig()), "rows": rows}
+    if args.phase == "prefill":
+        from engine.bench import msa_extend
+
+        for extend_case in msa_extend.CASES:
+            rows.append(msa_extend.measure(extend_case, device, peer))
+            msa_extend.print_row(rows[-1])
+            torch.cuda.empty_cache()
+            if args.json:
+                args.json.write_text(json.dumps(report, indent=1))
+        return min(1, bad + sum(bool(r["fault"]) for r in rows))
     for case in args.cases or (*TARGETS, *CURVE):
         rows.append(measure(case, device, args, peer))
         print_row(rows[-1])
@@ -329,7 +386,7 @@ def main(arguments: list[str] | None = None) -> int:
             args.json.write_text(json.dumps(report, indent=1))
     if args.dense:
         report["dense"] = []
-        for requests, tokens in ((1, 32 * K), (1, 128 * K), (1, 512 * K), (1, 1024 * K), (8, 32 * K), (8, 128 * K), (32, 32 * K)):
+        for requests, tokens in DENSE:
             found = dense_us(requests, tokens, device)
             report["dense"].append({"requests": requests, "tokens": tokens, **found})
             print(f"dense B={requests} L={tokens // K}k {found}", flush=True)

@@ -4,7 +4,7 @@ several query rows, all dtypes and layouts. Inputs are fresh random numbers, out
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -60,9 +60,16 @@ SMALL = (
     Case("small_k", (1500,), groups=1, heads=4, config=MsaConfig(128, 4, 0, 1)),
     Case("token_table", (2700, 400), groups=1, heads=4, table="tokens"),
 )
+# The same in fp16, the type the Triton interpreter multiplies rightly.
+HALF = tuple(
+    replace(case, name=f"{case.name}_fp16", query_dtype=F16, kv_dtype=F16, index_dtype=F16)
+    for case in SMALL
+    if case.name in ("one_token", "first_choice", "forced_blocks", "token_table")
+)
 # For a GPU, or a patient CPU.
 LARGE = (
     *SMALL,
+    *HALF,
     Case("empty_request", (0, 5000, 1), groups=4),
     Case("ties", (9000, 5000), groups=2, ties=True),
     Case("batch_ragged", tuple(131 * i * i + 7 for i in range(1, 40))),

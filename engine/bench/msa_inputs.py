@@ -44,7 +44,15 @@ def random_pool(*shape: int, dtype: torch.dtype, device: torch.device) -> Tensor
     return out
 
 
-def make_inputs(shape: DecodeShape, tokens: int, device: torch.device, *, sets: int | None = None, seed: int = 0) -> DecodeInputs:
+def make_inputs(
+    shape: DecodeShape,
+    tokens: int,
+    device: torch.device,
+    *,
+    sets: int | None = None,
+    seed: int = 0,
+    layout: str = "nhd",
+) -> DecodeInputs:
     torch.manual_seed(seed)
     blocks = -(-tokens // 128)
     if sets is None:
@@ -52,8 +60,13 @@ def make_inputs(shape: DecodeShape, tokens: int, device: torch.device, *, sets: 
         sets = max(1, min(16, -(-4 * L2_BYTES // per_set)))
     pages = sets * shape.requests * blocks
     order = torch.randperm(pages, device=device, dtype=torch.int32).view(sets, shape.requests, blocks)
-    k = random_pool(pages, 128, shape.groups, 128, dtype=shape.kv_dtype, device=device)
-    v = random_pool(pages, 128, shape.groups, 128, dtype=shape.kv_dtype, device=device)
+    if layout == "hnd":  # a (page, group) is contiguous
+        k, v = (
+            random_pool(pages, shape.groups, 128, 128, dtype=shape.kv_dtype, device=device).transpose(1, 2)
+            for _ in "kv"
+        )
+    else:
+        k, v = (random_pool(pages, 128, shape.groups, 128, dtype=shape.kv_dtype, device=device) for _ in "kv")
     index_k = random_pool(pages, 128, 128, dtype=shape.index_dtype, device=device)
     if tokens % 128:
         last = order[:, :, -1].flatten().long()

@@ -51,8 +51,18 @@ def build_topk(root: Path) -> Path:
     source = root / "minimax_topk.cu"
     source.write_text(TOPK_SOURCE.format(kernel=jit / "csrc" / "minimax" / "minimax_decode_topk.cuh"))
     flags = "-std=c++20 -O3 --expt-relaxed-constexpr -DSGL_CUDA_ARCH=900 -gencode=arch=compute_90a,code=sm_90a -shared".split()
-    command = ["nvcc", *flags, "-Xcompiler", "-fPIC", f"-I{jit / 'include'}", f"-I{ffi / 'include'}", f"-L{ffi / 'lib'}"]
-    done = subprocess.run([*command, "-ltvm_ffi", str(source), "-o", str(built)], capture_output=True, text=True, check=False)
+    command = [
+        "nvcc",
+        *flags,
+        "-Xcompiler",
+        "-fPIC",
+        f"-I{jit / 'include'}",
+        f"-I{ffi / 'include'}",
+        f"-L{ffi / 'lib'}",
+    ]
+    done = subprocess.run(
+        [*command, "-ltvm_ffi", str(source), "-o", str(built)], capture_output=True, text=True, check=False
+    )
     if done.returncode != 0:
         raise PeerUnavailableError(f"nvcc could not build SGLang's top-k:\n{done.stderr[-2000:]}")
     return built

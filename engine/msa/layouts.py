@@ -7,7 +7,7 @@ Index keys are [pages, 128, D], one key per token shared by all groups; a page o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -73,7 +73,7 @@ class DecodeShape:
     index_dtype: torch.dtype = torch.bfloat16
     head_dim: int = 128
     lengths_per_row: bool = False  # lengths has one entry per query row, not per request
-    config: MsaConfig = MsaConfig()
+    config: MsaConfig = field(default_factory=MsaConfig)
 
     def __post_init__(self) -> None:
         for name in ("requests", "groups", "heads", "queries", "max_tokens", "head_dim"):

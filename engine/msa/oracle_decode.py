@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from engine.msa.config import MsaConfig
-from engine.msa.layouts import PageTable
+from engine.msa.layouts import DecodeShape, PageTable
+from engine.msa.reference import choose_blocks
 
 NEG_INF = float("-inf")
 
@@ -48,9 +49,9 @@ def choice_fault(blocks: Tensor, scores: Tensor, row_tokens: Tensor, config: Msa
     counts.scatter_add_(-1, slots, torch.ones_like(blocks))
     counts = counts[..., :n_blocks]
     causal = (ids[None, :] <= own[:, None])[:, None, :]
-    forced = causal & (
-        (ids[None, :] > own[:, None] - config.local_blocks) | (ids[None, :] < config.init_blocks)
-    )[:, None, :]
+    forced = (
+        causal & ((ids[None, :] > own[:, None] - config.local_blocks) | (ids[None, :] < config.init_blocks))[:, None, :]
+    )
     want = torch.clamp(own + 1, max=config.topk_blocks)[:, None]
     ascending = torch.where(blocks < 0, n_blocks, blocks)
     checks = {
@@ -80,14 +81,14 @@ def attend_blocks(
     scale: float,
 ) -> tuple[Tensor, Tensor]:
     """fp32 attention of rows to given blocks [T, G, K]: out [T, Hq, D] and lse [T, Hq]. k, v [P, 128, G, D] views."""
-    rows, groups, topk = blocks.shape
+    rows, groups, _ = blocks.shape
     size, dim = k.shape[1], k.shape[3]
     request = torch.arange(rows, device=q.device) // queries
     pages = table.pages(rows // queries)[request]  # [T, N]
     outs, lses = [], []
     for g in range(groups):
         ids = blocks[:, g]
-        page = torch.gather(pages, 1, ids.clamp(min=0).long()).clamp(min=0).long()  # [T, K]
+        page = torch.gather(pages, 1, ids.clamp(0, pages.shape[1] - 1).long()).clamp(min=0).long()  # [T, K]
         token = ids[:, :, None] * size + torch.arange(size, device=q.device)
         seen = ((ids >= 0)[:, :, None] & (token < row_tokens[:, None, None])).flatten(1)  # [T, K * size]
         key = k[page][..., g, :].float().flatten(1, 2)
@@ -97,3 +98,42 @@ def attend_blocks(
         outs.append(torch.einsum("ths,tsd->thd", scores.softmax(-1).nan_to_num(0.0), value))
         lses.append(scores.logsumexp(-1))
     return torch.cat(outs, 1).reshape(rows, -1, dim), torch.cat(lses, 1)
+
+
+class ReferenceRunner:
+    """The same calls as the kernels' runners, in plain torch: any device, dtype and size; synchronises and allocates."""
+
+    def __init__(self, shape: DecodeShape, device: torch.device) -> None:
+        self.shape = shape
+
+    def _rows(self, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        queries = self.shape.queries
+        if self.shape.lengths_per_row:
+            return lengths[queries - 1 :: queries], lengths.long()
+        return lengths, row_lengths(lengths.long(), queries)
+
+    def select(self, index_q: Tensor, index_k: Tensor, table: PageTable, lengths: Tensor, blocks: Tensor) -> None:
+        ends, rows = self._rows(lengths)
+        scores = paged_block_scores(index_q, index_k, table, ends, self.shape.queries)
+        scores = torch.nan_to_num(scores, nan=-1e30, neginf=NEG_INF)
+        blocks.copy_(choose_blocks(scores, (rows - 1).clamp(min=-1), self.shape.config))
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, blocks: Tensor, table: PageTable, lengths: Tensor, out: Tensor, *,
+        scale: float, k_scale: float = 1.0, v_scale: float = 1.0, lse: Tensor | None = None,
+    ) -> None:  # fmt: skip
+        _, rows = self._rows(lengths)
+        result, result_lse = attend_blocks(q, k, v, blocks, table, rows, self.shape.queries, scale * k_scale)
+        out.copy_(result * v_scale)
+        if lse is not None:
+            lse.copy_(result_lse)
+
+    def decode(
+        self, q: Tensor, index_q: Tensor, k: Tensor, v: Tensor, index_k: Tensor, table: PageTable, lengths: Tensor,
+        out: Tensor, *, scale: float, k_scale: float = 1.0, v_scale: float = 1.0, lse: Tensor | None = None,
+        blocks: Tensor | None = None,
+    ) -> None:  # fmt: skip
+        shape = (self.shape.rows, self.shape.groups, self.shape.config.topk_blocks)
+        chosen = torch.empty(shape, dtype=torch.int32, device=q.device) if blocks is None else blocks
+        self.select(index_q, index_k, table, lengths, chosen)
+        self.attend(q, k, v, chosen, table, lengths, out, scale=scale, k_scale=k_scale, v_scale=v_scale, lse=lse)

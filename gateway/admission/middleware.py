@@ -18,6 +18,7 @@ class Authentication:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] not in OPEN_PATHS and scope["method"] != "OPTIONS":
-            header = next((v for k, v in scope["headers"] if k == b"authorization"), b"")
-            scope["catalejo"].tenant = self._admission.authenticate(header.decode("latin-1"))
+            names = (b"authorization", b"x-api-key")
+            headers = {k.decode(): v.decode("latin-1") for k, v in scope["headers"] if k in names}
+            scope["catalejo"].tenant = self._admission.authenticate(headers)
         await self._app(scope, receive, send)

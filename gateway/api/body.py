@@ -7,6 +7,7 @@ A pydantic location is walked along the data, so that union tags vanish and the 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 from typing import Any, Final, TypeVar
 
@@ -38,7 +39,7 @@ async def read_body(request: Request, limit: int, drain: int) -> bytes:
             return pieces[0] if len(pieces) == 1 else b"".join(pieces)
     pieces.clear()
     if more and "100-continue" not in request.headers.get("expect", "").lower():
-        await _drain(request, drain)
+        await drop_rest(request, drain)
     message = f"the request body is larger than {limit} bytes"
     raise ApiError("request_too_large", message, headers={"connection": "close"})
 
@@ -50,7 +51,8 @@ async def _receive(request: Request) -> tuple[bytes, bool]:
     return message.get("body", b""), message.get("more_body", False)
 
 
-async def _drain(request: Request, budget: int) -> None:
+async def drop_rest(request: Request, budget: int) -> None:
+    """Reads and drops up to `budget` bytes of a body that has not ended, for a short time."""
     more = True
     try:
         async with asyncio.timeout(DRAIN_TIMEOUT_S):
@@ -62,7 +64,11 @@ async def _drain(request: Request, budget: int) -> None:
 
 
 def require_json(request: Request) -> None:
-    """A body of another declared type is a 415; none declared is taken as JSON."""
+    """A body of another declared type, or a compressed one, is a 415; none declared is taken as JSON."""
+    coding = request.headers.get("content-encoding", "identity").strip().lower()
+    if coding not in ("", "identity"):
+        message = f"content-encoding {coding[:SHOWN_CHARACTERS]!r}: send the body as it is"
+        raise ApiError("unsupported_media_type", message)
     kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if kind not in ("application/json", "") and not kind.endswith("+json") and kind != "text/plain":
         raise ApiError("unsupported_media_type", f"content-type {kind[:SHOWN_CHARACTERS]!r}: send application/json")
@@ -104,8 +110,9 @@ def _sentence(error: Any) -> str:
     text: str = error["msg"].removeprefix("Value error, ")
     text = text[:1].lower() + text[1:]
     value = error.get("input")
-    if isinstance(value, (bool, int, float)) or value is None or (isinstance(value, str) and len(value) <= 40):
-        shown = orjson.dumps(value, default=repr).decode()
+    short = (isinstance(value, str) and len(value) <= 40) or (isinstance(value, int) and abs(value) < 1e30)
+    if short or isinstance(value, float) or value is None:
+        shown = json.dumps(value)  # orjson refuses integers beyond 64 bits
         return f"{text}, got {shown}"
     return f"{text}, got {type(value).__name__}"
 

@@ -5,6 +5,7 @@ log, and turns whatever still escapes into an OpenAI body if the response has no
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import secrets
@@ -33,6 +34,8 @@ class RequestContext:
     began: float = field(default_factory=perf_counter)
     tenant: str = "default"
     error_code: str | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+    """Sent with the response, whatever it becomes, unless the response has the header itself."""
     notes: dict[str, Any] = field(default_factory=dict)
     """Goes to the access log: model, token counts, phases. Never contents, URLs or keys."""
 
@@ -60,8 +63,11 @@ class RequestScope:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 elapsed_ms = (perf_counter() - context.began) * 1000
+                present = {name for name, _ in message["headers"]}
+                extra = [(k.encode(), v.encode()) for k, v in context.headers.items() if k.encode() not in present]
                 message["headers"] = [
                     *message["headers"],
+                    *extra,
                     (b"x-request-id", context.request_id.encode()),
                     (b"openai-processing-ms", b"%d" % elapsed_ms),
                 ]
@@ -75,6 +81,12 @@ class RequestScope:
             if status:
                 raise
             await error_response(e)(scope, receive, send_with_headers)
+        except asyncio.CancelledError:  # the server's grace is over
+            context.error_code = "shutting_down"
+            if not status:
+                failure = ApiError("shutting_down", "the server is being stopped; try again")
+                await error_response(failure)(scope, receive, send_with_headers)
+            raise
         except Exception:
             failures.exception("unhandled failure", extra={"request_id": context.request_id})
             context.error_code = "internal_error"

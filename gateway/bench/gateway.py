@@ -31,6 +31,7 @@ from gateway.commands.paths import tiny_checkpoint
 ROUNDS: Final = 3
 SMALL_REQUESTS: Final = 400
 IDLE_STREAMS: Final = 400
+FIRST_TOKENS: Final = 60
 TICKS: Final = os.sysconf("SC_CLK_TCK")
 PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 SENDER: Final = """
@@ -73,7 +74,7 @@ def contestants() -> list[Contestant]:
     ]
     if smg := shutil.which("smg"):
         workers = ["--worker-urls", "http://127.0.0.1:{engine}", "--policy", "round_robin"]
-        out.append(Contestant("smg-http", [smg, "launch", "--port", "{port}", *workers], "/health"))
+        out.append(Contestant("smg-http", [smg, "launch", "--port", "{port}", *workers], "/readiness"))
     if litellm := shutil.which("litellm"):
         args = ["--model", "openai/tiny", "--api_base", "http://127.0.0.1:{engine}/v1", "--port", "{port}"]
         out.append(Contestant("litellm", [litellm, *args], "/health/liveliness"))
@@ -114,6 +115,8 @@ async def _measure(one: Contestant, port: int, pid: int, streams: int, seconds: 
     await unary(port, SMALL_REQUESTS, 8)
     small_ms = (_cpu_s(pid) - before) / SMALL_REQUESTS * 1e3
     one.note(small_request_cpu_ms=small_ms, small_request_p50_ms=statistics.median(latencies) * 1e3)
+    one.note(first_token_p50_ms=await _first_token_ms(port))
+    one.note(kib_per_idle_stream=await _idle_kib(port, pid))
 
     counter = Counter()
     body = chat_body(int((seconds + 3) * rate), stream=True)
@@ -123,22 +126,29 @@ async def _measure(one: Contestant, port: int, pid: int, streams: int, seconds: 
     await asyncio.sleep(seconds)
     events, cpu, took = counter.events - events, _cpu_s(pid) - cpu, time.perf_counter() - began
     for client in clients:
-        client._finish()
-    firsts = sorted(counter.first_s)
-    one.note(
-        cpu_us_per_event=cpu / max(1, events) * 1e6,
-        events_per_s=events / took,
-        ttft_p50_ms=firsts[len(firsts) // 2] * 1e3 if firsts else float("nan"),
-    )
+        client.close()
+    one.note(cpu_us_per_event=cpu / max(1, events) * 1e6, events_per_s=events / took)
     if one.name == "catalejo":
         await _stalls(one, port, rate)
-    await asyncio.sleep(0.5)
+
+
+async def _first_token_ms(port: int) -> float:
+    """Streams of one token, one after another: what the contestant adds, since the engine answers at once."""
+    counter = Counter()
+    for _ in range(FIRST_TOKENS):
+        await (await open_stream(port, chat_body(1, stream=True), counter)).done
+    return statistics.median(counter.first_s) * 1e3
+
+
+async def _idle_kib(port: int, pid: int) -> float:
     resident = _rss(pid)
     idle = [await open_stream(port, chat_body(2_000_000, stream=True), Counter()) for _ in range(IDLE_STREAMS)]
     await asyncio.sleep(1.5)
-    one.note(kib_per_idle_stream=(_rss(pid) - resident) / IDLE_STREAMS / 1024)
+    grown = _rss(pid) - resident
     for client in idle:
-        client._finish()
+        client.close()
+    await asyncio.sleep(0.5)
+    return grown / IDLE_STREAMS / 1024
 
 
 async def _stalls(one: Contestant, port: int, rate: float) -> None:
@@ -160,7 +170,7 @@ async def _stalls(one: Contestant, port: int, rate: float) -> None:
             await asyncio.sleep(3)
         one.note(**{name: counter.longest_gap_s * 1e3})
         for client in clients:
-            client._finish()
+            client.close()
 
 
 @contextmanager

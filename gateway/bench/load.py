@@ -68,12 +68,12 @@ class StreamClient(asyncio.Protocol):
             self._counter.events += count
         if b"[DONE]" in data:
             self._counter.finished += 1
-            self._finish()
+            self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._finish()
+        self.close()
 
-    def _finish(self) -> None:
+    def close(self) -> None:
         if not self.done.done():
             self.done.set_result(None)
         if self.transport is not None:

@@ -79,8 +79,8 @@ def screenshot(width: int, height: int, seed: int) -> bytes:
 def settings_for(remember: bool, endpoint: str) -> MediaSettings:
     fetch = FetchSettings(private_endpoints=(endpoint,) if endpoint else ())
     if remember:
-        return MediaSettings(fetch=fetch)
-    return MediaSettings(fetch=fetch, cache_bytes=0, url_ttl_s=0, negative_ttl_s=0)
+        return MediaSettings(fetch=fetch, video_workers=0)
+    return MediaSettings(fetch=fetch, video_workers=0, cache_bytes=0, url_ttl_s=0, negative_ttl_s=0)
 
 
 async def converse(source: str, urls: list[str], turns: int, remember: bool, endpoint: str) -> Result:

@@ -1,8 +1,8 @@
 """`catalejo bench preprocess`: ours beside its peers, all in one run, interleaved so that noise meets all of them.
 
-CPU milliseconds (median; all threads of a peer, each told to use one) decide the ratios: neighbours on the machine hardly count. "two at once" is wall
-time per file with two threads working. Peak memory is measured in a process of its own. A line of the targets says
-whether the ratio is reached.
+CPU milliseconds (median; all threads of a peer, each told to use one) decide the ratios: neighbours on the machine
+hardly count. "two at once" is wall time per file with two threads working. Peak memory is measured in a process of its
+own. A line of the targets says whether the ratio is reached.
 """
 
 from __future__ import annotations

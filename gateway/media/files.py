@@ -30,7 +30,6 @@ from gateway.media.settings import FileSettings
 
 T = TypeVar("T")
 FILE_ID: Final = re.compile(r"file-([0-9a-f]{8})[0-9a-f]{24}")
-UPLOADS_AT_ONCE: Final = 16
 _SPOOL_MEMORY_BYTES: Final = 1 << 20
 
 
@@ -82,6 +81,10 @@ class FileStore:
         self._sweeper: asyncio.Task[None] | None = None
 
     @property
+    def upload_timeout_s(self) -> float:
+        return self._settings.upload_timeout_s
+
+    @property
     def max_file_bytes(self) -> int:
         return self._settings.max_file_bytes
 
@@ -108,8 +111,12 @@ class FileStore:
 
     async def begin(self, tenant: str) -> Upload:
         """Raises when the tenant's share is used up or too many uploads are under way."""
-        if sum(self._uploading.values()) >= UPLOADS_AT_ONCE:
-            raise MediaProblem("overloaded", f"{UPLOADS_AT_ONCE} uploads are under way; try again", reason="queue_full")
+        most = self._settings.uploads_at_once
+        if sum(self._uploading.values()) >= most:
+            raise MediaProblem("overloaded", f"{most} uploads are under way; try again", reason="queue_full")
+        share = max(1, most // 2)
+        if self._uploading.get(tenant, 0) >= share:
+            raise MediaProblem("rate_limit_exceeded", f"{share} uploads of yours are under way; try again")
         self._uploading[tenant] = self._uploading.get(tenant, 0) + 1
         try:
             count, used = await self._run(self._usage, tenant)

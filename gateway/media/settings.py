@@ -87,6 +87,9 @@ class FileSettings(_Model):
     max_file_bytes: int = Field(default=256 * MIB, ge=1)
     max_files_per_tenant: int = Field(default=1000, ge=1)
     max_bytes_per_tenant: int = Field(default=4096 * MIB, ge=1)
+    upload_timeout_s: float = Field(default=300.0, gt=0)
+    uploads_at_once: int = Field(default=16, ge=1)
+    """Of all tenants; one tenant may have half of them."""
     ttl_s: float = Field(default=86_400.0, gt=0)
     sweep_every_s: float = Field(default=600.0, gt=0)
 
@@ -106,10 +109,13 @@ class MediaSettings(_Model):
     image_threads: int = Field(default_factory=lambda: max(1, len(os.sched_getaffinity(0))), ge=1)
     image_queue: int = Field(default=512, ge=1)
     """Images waiting for a thread; one more is a 503 with Retry-After."""
-    video_workers: int = Field(default=1, ge=1)
+    video_workers: int = Field(default=1, ge=0)
+    """Processes that decode videos; 0 refuses videos."""
     video_queue: int = Field(default=8, ge=1)
     parts_at_once: int = Field(default=8, ge=1)
     """Parts of one request in work at the same moment."""
+    max_requests: int = Field(default=2048, ge=1)
+    """Requests whose media is being prepared at the same moment; one more is a 503 with Retry-After."""
     max_parts_per_tenant: int = Field(default=1024, ge=1)
     """Parts of one tenant's running requests together; one more request is a 429 with Retry-After."""
     max_bytes_in_flight: int = Field(default=512 * MIB, ge=MIB)

@@ -23,7 +23,7 @@ from gateway.media.settings import FetchSettings
 
 DEFAULT_PORT: Final = {"http": 80, "https": 443}
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
-_FORBIDDEN_CHARACTER: Final = re.compile(r"[\x00-\x20\x7f-\xa0\\\u2028\u2029\ufeff]")
+_FORBIDDEN_CHARACTER: Final = re.compile(r"[\x00-\x20\x7f-\xa0\\\u2028\u2029\ufeff\ud800-\udfff]")
 _LABEL: Final = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)")
 _NUMERIC_LABEL: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")
 # Names that mean a machine of ours wherever they resolve to.

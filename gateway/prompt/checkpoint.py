@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +24,6 @@ class Checkpoint:
     """Loaded once, then only read, from any thread."""
 
     path: Path
-    tokenizer: Tokenizer = field(repr=False)
     vocabulary: Vocabulary = field(repr=False)
     template: ChatTemplate = field(repr=False)
     template_variables: Mapping[str, str]
@@ -47,11 +47,10 @@ class Checkpoint:
     def load(cls, path: str | Path) -> Checkpoint:
         """Raises CheckpointError."""
         folder = Path(path)
-        raw = _read(folder, "tokenizer.json")
         config = _json(folder, "config.json")
         tokenizer_config = _json(folder, "tokenizer_config.json", {})
         generation = _json(folder, "generation_config.json", {})
-        vocabulary = Vocabulary(raw)
+        vocabulary = Vocabulary(_read(folder, "tokenizer.json"))
         added = {t.content: t.id for t in vocabulary.added}
         text = config.get("text_config") or config
         named = {k: v for k in _NAMED if (v := _content(tokenizer_config.get(k)))}
@@ -59,7 +58,6 @@ class Checkpoint:
         eos = _eos(generation, text, added.get(named.get("eos_token", "")), added.get(markers.ROLE_OPEN))
         return cls(
             path=folder,
-            tokenizer=Tokenizer.from_buffer(raw),
             vocabulary=vocabulary,
             template=ChatTemplate(_template(folder, tokenizer_config), vocabulary.shadow),
             template_variables=named,
@@ -77,6 +75,11 @@ class Checkpoint:
             vocab_size=_positive(text, "vocab_size"),
             model_type=str(config.get("model_type", "")),
         )
+
+    @functools.cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The whole tokenizer, added tokens included. Serving does not need it, so it is read when first asked for."""
+        return Tokenizer.from_file(str(self.path / "tokenizer.json"))
 
     @property
     def shadow(self) -> Shadow:

@@ -2,7 +2,8 @@
 
 | request                                   | grammar                                                    |
 |-------------------------------------------|------------------------------------------------------------|
-| tool_choice none / auto                   | none of its own                                            |
+| tool_choice none, or auto                 | none of its own                                            |
+| auto, and every function has strict: true | free text; a tool-call block, once begun, follows schemas  |
 | tool_choice required, or a named function | a tool-call block, arguments typed by schema               |
 | response_format json_object / json_schema | JSON                                                       |
 | response_format, and tools on auto        | a tool-call block, or JSON                                 |
@@ -14,10 +15,9 @@ The types are those of xgrammar: "json_schema", and "structural_tag" with its `m
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
-
-import orjson
 
 from engine.wire import Grammar
 from gateway.errors import ApiError
@@ -47,16 +47,35 @@ def output_grammar(
             checkpoint, _block(wanted, parallel and not isinstance(tool_choice, Mapping)), starts_in_reasoning
         )
     schema = _response_schema(response_format)
-    if schema is None:
-        return None
     offered = tools if tools and tool_choice in (None, "auto") else None
+    if schema is None:
+        strict = offered is not None and all(t["function"].get("strict") is True for t in offered)
+        return _when_called(checkpoint, offered, parallel, starts_in_reasoning) if offered and strict else None
     json_text: Format = {"type": "json_schema", "json_schema": schema}
     if offered:
         either = {"type": "or", "elements": [_block(_numbered(offered), parallel), json_text]}
         return _grammar(checkpoint, either, starts_in_reasoning)
     if starts_in_reasoning is None and checkpoint.think_end_id is not None:
         return _grammar(checkpoint, json_text, None)
-    return Grammar("json_schema", orjson.dumps(schema).decode(), _after(checkpoint, starts_in_reasoning))
+    return Grammar("json_schema", _json(schema), _after(checkpoint, starts_in_reasoning))
+
+
+def _when_called(
+    checkpoint: Checkpoint, tools: Sequence[Mapping[str, Any]], parallel: bool, starts_in_reasoning: bool | None
+) -> Grammar | None:
+    """Any text, thinking included when the model decides about it; calls by their schemas. None when a schema cannot
+    be held to: the request did not insist on a call, so it is served all the same."""
+    try:
+        block = _block(_numbered(tools), parallel)
+    except ApiError:
+        return None
+    form = {
+        "type": "triggered_tags",
+        "triggers": [f"{markers.NAMESPACE}<tool_call>"],
+        "tags": [block],
+        "stop_after_first": not parallel,
+    }
+    return _grammar(checkpoint, form, False if starts_in_reasoning is None else starts_in_reasoning)
 
 
 def _numbered(tools: Sequence[Mapping[str, Any]]) -> list[tuple[int, Mapping[str, Any]]]:
@@ -151,6 +170,16 @@ def _after(checkpoint: Checkpoint, starts_in_reasoning: bool | None) -> tuple[in
     return (checkpoint.think_end_id,) if starts_in_reasoning and checkpoint.think_end_id is not None else None
 
 
+def _json(value: Any) -> str:
+    """Numbers of any size, since schemas hold them."""
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except (ValueError, TypeError, RecursionError):
+        raise ApiError(
+            "invalid_schema", "a JSON schema of this request is nested too deeply or holds a number that JSON cannot"
+        ) from None
+
+
 def _grammar(checkpoint: Checkpoint, form: Format, starts_in_reasoning: bool | None) -> Grammar:
     if starts_in_reasoning is None and checkpoint.think_end_id is not None:
         thought = {
@@ -162,5 +191,5 @@ def _grammar(checkpoint: Checkpoint, form: Format, starts_in_reasoning: bool | N
         skipped = {"type": "const_string", "value": markers.THINK_END}
         first = {"type": "optional", "content": {"type": "or", "elements": [thought, skipped]}}
         form = {"type": "sequence", "elements": [first, form]}
-    text = orjson.dumps({"type": "structural_tag", "format": form}).decode()
+    text = _json({"type": "structural_tag", "format": form})
     return Grammar("structural_tag", text, _after(checkpoint, starts_in_reasoning))

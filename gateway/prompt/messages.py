@@ -12,11 +12,10 @@ Not here: fetching of media (a part is only {"type": "image" | "video"} here), l
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
-
-import orjson
 
 from gateway.errors import ApiError
 from gateway.prompt import markers
@@ -198,10 +197,14 @@ def as_mapping(arguments: Any) -> dict[str, Any]:
         if not arguments.strip():
             return {}
         try:
-            arguments = orjson.loads(arguments)
-        except (orjson.JSONDecodeError, UnicodeEncodeError):
+            arguments = json.loads(arguments, parse_constant=_no_constant)
+        except (ValueError, RecursionError):
             return {"arguments": arguments}
     return dict(arguments) if isinstance(arguments, Mapping) else {"arguments": arguments}
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(name)
 
 
 def _joined(first: Any, second: Any) -> str | list[dict[str, Any]]:

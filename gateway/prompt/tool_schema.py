@@ -7,9 +7,12 @@ unions, nullable, local references, also recursive ones. The result never says m
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
+
+from gateway.prompt import markers
 
 _TEXT: Final[dict[str, Any]] = {"type": "string"}
 _TYPES: Final = ("string", "number", "integer", "boolean", "null", "object", "array")
@@ -86,21 +89,23 @@ class _Reader:
     def _typed(self, kind: str, node: Mapping[str, Any], depth: int) -> dict[str, Any]:
         out: dict[str, Any] = {"type": kind}
         if kind in ("number", "integer"):
-            out |= {k: node[k] for k in _BOUNDS if isinstance(node.get(k), (int, float))}
+            out |= _bounds(node)
         elif kind == "array":
             out["items"] = self.node(node.get("items"), depth + 1)
-            out |= {k: node[k] for k in ("minItems", "maxItems") if isinstance(node.get(k), int)}
+            counts = {k: node[k] for k in ("minItems", "maxItems") if isinstance(node.get(k), int) and node[k] >= 0}
+            if counts.get("minItems", 0) <= counts.get("maxItems", math.inf):
+                out |= counts
         elif kind == "object":
-            properties = node.get("properties")
-            if depth and (not isinstance(properties, Mapping) or not properties):
+            properties = _mapping(node.get("properties"))
+            if depth and not properties:
                 return _TEXT  # any JSON object, as text
-            properties = properties if isinstance(properties, Mapping) else {}
             for key in properties:
                 if not _KEY.fullmatch(key):
                     raise BadKey(f"property name {key!r} cannot be written in this model's tool-call syntax")
             required = node.get("required")
             out["properties"] = {k: self.node(v, depth + 1) for k, v in properties.items()}
-            out["required"] = [k for k in required if k in properties] if isinstance(required, list) else []
+            needed = required if isinstance(required, list) else []
+            out["required"] = [k for k in properties if k in needed]
         return out
 
 
@@ -117,13 +122,26 @@ def _kinds(node: Mapping[str, Any]) -> Iterator[str]:
         yield "null"
 
 
+def _bounds(node: Mapping[str, Any]) -> dict[str, int | float]:
+    """Bounds of a number; none when no number can lie between them."""
+    given = {k: node[k] for k in _BOUNDS if isinstance(node.get(k), (int, float)) and not isinstance(node[k], bool)}
+    low = max((given[k] for k in ("minimum", "exclusiveMinimum") if k in given), default=-math.inf)
+    high = min((given[k] for k in ("maximum", "exclusiveMaximum") if k in given), default=math.inf)
+    return given if low < high or (low == high and not given.keys() & {"exclusiveMinimum", "exclusiveMaximum"}) else {}
+
+
 def _union(options: list[dict[str, Any]]) -> dict[str, Any]:
     return options[0] if len(options) == 1 else {"anyOf": options}
 
 
 def _enumeration(values: list[Any]) -> dict[str, Any]:
     plain = [v for v in values if v is None or isinstance(v, (str, int, float, bool))]
+    plain = [v for v in plain if not isinstance(v, str) or markers.NAMESPACE not in v]
     return {"enum": plain} if plain else _TEXT
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
 
 
 def _all_of(node: Mapping[str, Any]) -> dict[str, Any]:
@@ -132,8 +150,8 @@ def _all_of(node: Mapping[str, Any]) -> dict[str, Any]:
     for part in [{k: v for k, v in node.items() if k != "allOf"}, *node["allOf"]]:
         if not isinstance(part, Mapping):
             continue
-        both = {**merged.get("properties", {}), **part.get("properties", {})}
-        needed = [*merged.get("required", []), *part.get("required", [])]
+        both = {**_mapping(merged.get("properties")), **_mapping(part.get("properties"))}
+        needed = [k for p in (merged, part) if isinstance(p.get("required"), list) for k in p["required"]]
         merged |= part
         merged |= ({"properties": both} if both else {}) | ({"required": needed} if needed else {})
     return {k: v for k, v in merged.items() if k != "allOf"}

@@ -85,3 +85,19 @@ async def test_tokenize_gives_the_prompt_that_chat_sends(stack: Stack) -> None:
     assert (await stack.post("/detokenize", {"tokens": text["tokens"]})).json == {"prompt": "naïve 猫"}
     wrong = await stack.post("/detokenize", {"tokens": [1, 99999]})
     assert wrong.error["param"] == "tokens[1]"
+
+
+async def test_cors_and_keys_hold_on_the_fast_path() -> None:
+    origin = {"origin": "https://app.example"}
+    async with Stack(admission={"api_keys": ["k"]}, cors_origins=["https://app.example"]) as s:
+        body = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}
+        refused = await s.post("/v1/chat/completions", body, origin)
+        assert (refused.status, refused.error["code"]) == (401, "invalid_api_key")
+        answer = await s.post("/v1/chat/completions", body, {**origin, "authorization": "Bearer k"})
+        assert answer.status == 200
+        assert answer.headers["access-control-allow-origin"] == "https://app.example"
+        preflight = await s.call(
+            "OPTIONS", "/v1/chat/completions", headers={**origin, "access-control-request-method": "POST"}
+        )
+        assert preflight.status == 200
+        assert await s.metric('catalejo_http_requests_total{route="/v1/chat/completions",status="200"}') >= 1

@@ -160,6 +160,28 @@ async def test_28_our_own_calls_come_with_null_content(stack: Stack) -> None:
     assert len(answer.message["tool_calls"]) == 2
 
 
+async def test_at_most_one_call_without_parallel_tool_calls(stack: Stack) -> None:
+    stack.engine.script([{"pieces": letters(TWO_CALLS)}])
+    fields: dict[str, Any] = {"tools": TOOLS, "parallel_tool_calls": False}
+    events = await stack.stream(ROME, **fields)
+    plain = await stack.chat(ROME, **fields)
+    assert [c["name"] for c in events.calls()] == ["temp_on_date"]
+    assert [c["function"]["name"] for c in plain.message["tool_calls"]] == ["temp_on_date"]
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "temp_now"}}, "auto"])
+async def test_forced_calls_are_held_by_a_grammar(stack: Stack, choice: Any) -> None:
+    stack.engine.script([{"pieces": [TWO_CALLS]}])
+    await stack.chat(ROME, tools=TOOLS, tool_choice=choice, thinking="enabled")
+    grammar = stack.sent["grammar"]
+    if choice == "auto":
+        assert grammar is None
+        return
+    assert grammar["type"] == "structural_tag"
+    assert grammar["after_ids"]
+    assert ("temp_on_date" in grammar["value"]) == (choice == "required")
+
+
 async def test_tool_choice_none_hides_the_tools(stack: Stack) -> None:
     await stack.chat("Hi", tools=[SUM], tool_choice="none")
     assert "<tools>" not in stack.sent["text"]

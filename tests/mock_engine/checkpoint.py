@@ -30,7 +30,7 @@ class MockCheckpoint:
         text = config.get("text_config") or config
         self.added = {t.content: i for i, t in self.tokenizer.get_added_tokens_decoder().items()}
         self.added_ids = frozenset(self.added.values())
-        self.vocab_size = self.tokenizer.get_vocab_size()
+        self.vocab_size = max(self.tokenizer.get_vocab_size(), int(text.get("vocab_size") or 0))
         self.max_positions = int(text.get("max_position_embeddings") or 131072)
         self.image_token_id = self._id(config, "image", "]<]image[>[")
         self.video_token_id = self._id(config, "video", "]<]video[>[")

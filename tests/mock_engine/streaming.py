@@ -20,6 +20,7 @@ from tests.mock_engine.answering import Plan
 from tests.mock_engine.recorder import Recorder
 from tests.mock_engine.script import Answer
 
+SHORT_PAUSE_S = 0.1
 GARBAGE = b"\x00\xff this is not JSON {\n"
 
 
@@ -146,6 +147,10 @@ class _Voice:
 
     async def pause(self, seconds: float) -> None:
         """Ends early when the request is aborted; says the keep-alive meanwhile."""
+        if seconds <= min(SHORT_PAUSE_S, self._keep_alive_s):
+            if seconds > 0:
+                await asyncio.sleep(seconds)  # cheaper than waiting for two things, and soon over
+            return
         while seconds > 0 and not self.run.aborted.is_set():
             nap = min(seconds, self._keep_alive_s)
             with contextlib.suppress(TimeoutError):

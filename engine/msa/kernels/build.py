@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from functools import cache
 from pathlib import Path
 
 log = logging.getLogger(__name__)
@@ -26,6 +27,7 @@ class KernelBuildError(RuntimeError):
     """The kernels cannot be had on this machine: no prebuilt library and no compiler, or the compiler failed."""
 
 
+@cache
 def source_hash() -> str:
     digest = hashlib.sha256()
     for path in sorted(SOURCES.iterdir()):
@@ -41,6 +43,18 @@ def cache_folder() -> Path:
 def nvcc() -> str | None:
     home = os.environ.get("CUDA_HOME", "/usr/local/cuda")
     return shutil.which("nvcc") or shutil.which("nvcc", path=f"{home}/bin")
+
+
+def unavailable(*, emulate: bool = False) -> str | None:
+    """Why the library cannot be had here (nothing is compiled to find out), or None."""
+    name = library_name(emulate)
+    if (PREBUILT / name).is_file() or (cache_folder() / name).is_file() or (shutil.which("g++") if emulate else nvcc()):
+        return None
+    return "not prebuilt, and no compiler here"
+
+
+def library_name(emulate: bool) -> str:
+    return f"msa_{'emulated' if emulate else 'sm90a'}_{source_hash()}.so"
 
 
 def compile_to(path: Path, *, emulate: bool = False) -> None:
@@ -67,7 +81,7 @@ def compile_to(path: Path, *, emulate: bool = False) -> None:
 
 def library(*, emulate: bool = False) -> Path:
     """The path of the built library: the prebuilt one, the cached one, or one made now. The choice is logged."""
-    name = f"msa_{'emulated' if emulate else 'sm90a'}_{source_hash()}.so"
+    name = library_name(emulate)
     if not emulate and (PREBUILT / name).is_file():
         log.info("msa kernels: prebuilt %s", name)
         return PREBUILT / name
@@ -82,7 +96,7 @@ def library(*, emulate: bool = False) -> Path:
 
 def main(arguments: list[str]) -> int:
     folder = Path(arguments[0]) if arguments else PREBUILT
-    path = folder / f"msa_sm90a_{source_hash()}.so"
+    path = folder / library_name(emulate=False)
     try:
         compile_to(path)
     except KernelBuildError as error:

@@ -109,7 +109,7 @@ def load(emulate: bool = False) -> ctypes.CDLL:
         theirs, ours = lib.msa_abi(which), ctypes.sizeof(struct)
         if theirs != ours:
             raise NativeKernelError(f"{struct.__name__} has {ours} bytes here and {theirs} in the library: rebuild it")
-    lib.msa_score.argtypes = [ctypes.POINTER(CScore)] + [c_int32] * 5 + [c_void_p]
+    lib.msa_score.argtypes = [ctypes.POINTER(CScore)] + [c_int32] * 4 + [c_void_p]
     lib.msa_read.argtypes = [ctypes.POINTER(CScore)] + [c_int32] * 2 + [c_void_p]
     lib.msa_select.argtypes = [ctypes.POINTER(CAttend)] + [c_int32] * 2 + [c_void_p]
     lib.msa_attend.argtypes = [ctypes.POINTER(CAttend)] + [c_int32] * 7 + [c_void_p]

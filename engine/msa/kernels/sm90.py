@@ -27,7 +27,6 @@ class Tuning:
     """Launch numbers. `choose` knows good ones; any may be set by hand for a measurement."""
 
     score_ctas: int
-    score_warps: int
     attend_warps: int
     cluster: int
     pdl: bool = True
@@ -38,12 +37,15 @@ class Tuning:
 
 
 def choose(shape: DecodeShape, multiprocessors: int) -> Tuning:
-    """As many CTAs as fill the chip once. Clusters: the fewest that give every multiprocessor about two CTAs."""
+    """One scoring CTA per multiprocessor. Clusters as large as give one attending CTA per multiprocessor; two of them
+    when there are only enough rows for small clusters. Measured: docs/kernels.md."""
     units = shape.rows * shape.groups
-    cluster = 8
-    while cluster > 1 and units * cluster > 2 * multiprocessors:
+    cluster = 16
+    while cluster > 1 and units * cluster > multiprocessors:
         cluster //= 2
-    return Tuning(2 * multiprocessors, 8, 8 if units * cluster <= multiprocessors else 4, cluster)
+    if cluster == 1 and units * 2 <= 2 * multiprocessors:
+        cluster = 2
+    return Tuning(multiprocessors, 4, cluster)
 
 
 def unsupported(shape: DecodeShape) -> str | None:
@@ -78,7 +80,9 @@ class Sm90Runner:
         self.device = device
         entries = self.tuning.score_ctas + shape.requests
         size = entries * shape.queries * shape.groups * CANDIDATES
-        self.workspace = torch.zeros(3, size, dtype=torch.int32, device=device)  # two parts key and page, one part block
+        self.workspace = torch.zeros(
+            3, size, dtype=torch.int32, device=device
+        )  # two parts key and page, one part block
         config = shape.config
         self._score, self._attend = native.CScore(), native.CAttend()
         for c in (self._score, self._attend):
@@ -101,13 +105,7 @@ class Sm90Runner:
         code = native.TYPE_CODES[index_k.dtype]
         native.check(
             self.lib.msa_score(
-                ctypes.byref(c),
-                code,
-                self._query_code,
-                t.score_ctas,
-                t.score_warps,
-                t.pdl,
-                native.stream_of(self.device),
+                ctypes.byref(c), code, self._query_code, t.score_ctas, t.pdl, native.stream_of(self.device)
             ),
             "msa_score",
         )

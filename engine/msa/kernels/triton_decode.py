@@ -197,7 +197,9 @@ def _merge_kernel(
     at = row.to(tl.int64) * output_row_stride + (group * GQA + head)[:, None] * output_head_stride + d[None, :]
     tl.store(output + at, out.to(output.dtype.element_ty), mask=(head < GQA)[:, None])
     if HAS_LSE:
-        value = tl.where(total > 0, (top + tl.log2(tl.where(total > 0, total, 1.0))) * 0.6931471805599453, float("-inf"))
+        value = tl.where(
+            total > 0, (top + tl.log2(tl.where(total > 0, total, 1.0))) * 0.6931471805599453, float("-inf")
+        )
         tl.store(lse + row.to(tl.int64) * (GROUPS * GQA) + group * GQA + head, value, mask=head < GQA)
 
 
@@ -229,7 +231,9 @@ class TritonRunner:
     def __init__(self, shape: DecodeShape, device: torch.device, *, programs: int | None = None) -> None:
         self.shape, self.device = shape, device
         if programs is None:
-            programs = 8 * torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
+            programs = (
+                8 * torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
+            )
         config = shape.config
         self.slots = triton.next_power_of_2(config.topk_blocks)
         self.chunks = max(1, min(256, 1 << (max(1, programs // shape.requests).bit_length() - 1)))

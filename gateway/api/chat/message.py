@@ -41,6 +41,8 @@ class _Gathered:
                     self.content.append(text)
                 case ReasoningDelta(text):
                     self.reasoning.append(text)
+                case ToolCallArguments(index=index) | ToolCallStart(index=index) if index >= style.most_calls:
+                    pass
                 case ToolCallStart(index, call_id, name):
                     self.calls[index] = _Call(call_id, name)
                 case ToolCallArguments(index, text):

@@ -35,6 +35,7 @@ class ChunkStyle:
     reasoning_fields   names under which reasoning goes out; empty: it is left out
     finish_name        (update, saw a tool call) -> finish_reason
     rows               logprob rows -> OpenAI's, or None when not asked for
+    most_calls         later calls of an answer are dropped
     """
 
     head: dict[str, Any]
@@ -43,6 +44,7 @@ class ChunkStyle:
     rows: Callable[[Sequence[LogprobRow]], list[dict[str, Any]]] | None
     include_usage: bool
     continuous_usage: bool
+    most_calls: int
 
 
 @dataclass(slots=True)
@@ -89,6 +91,8 @@ class ChunkWriter:
                     if not self._style.reasoning_fields:
                         continue
                     delta = orjson.dumps(dict.fromkeys(self._style.reasoning_fields, text))
+                case ToolCallArguments(index=index) | ToolCallStart(index=index) if index >= self._style.most_calls:
+                    continue
                 case ToolCallArguments(index, text):
                     delta = b'{"tool_calls":[{"index":%d,"function":{"arguments":' % index
                     delta += orjson.dumps(text) + b"}}]}"

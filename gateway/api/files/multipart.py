@@ -5,6 +5,7 @@ Bounds: `MAX_PARTS` parts, `MAX_FIELD_BYTES` per field and per file name; the fi
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
@@ -13,6 +14,9 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
 from gateway.errors import ApiError
+
+# It warns about each malformed body: a log that clients could fill. The refusal says it all.
+logging.getLogger("python_multipart").setLevel(logging.ERROR)
 
 MAX_PARTS: Final = 16
 MAX_FIELD_BYTES: Final = 4096

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import orjson
@@ -10,6 +12,7 @@ from fastapi import APIRouter
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from gateway.api.body import drop_rest
 from gateway.api.files.multipart import OVERHEAD_BYTES, Form, read_form
 from gateway.errors import ApiError
 from gateway.media.files import FileStore, StoredFile
@@ -17,6 +20,7 @@ from gateway.media.problems import MediaProblem
 
 PURPOSES = ("vision", "user_data")
 ROUTE = "/v1/files"
+DROPPED_BYTES = 8 << 20
 
 
 def create_router(store_of: Callable[[Request], FileStore | None], tenant_of: Callable[[Request], str]) -> APIRouter:
@@ -72,28 +76,53 @@ def create_router(store_of: Callable[[Request], FileStore | None], tenant_of: Ca
 
 
 async def _receive(store: FileStore, tenant: str, request: Request) -> StoredFile:
+    """Stores the upload. A refusal half way drops some of the rest, or the client would see a reset instead of it."""
+    body = _Body(request)
     try:
-        upload = await store.begin(tenant)
-        try:
-            content_type = request.headers.get("content-type", "")
-            most = store.max_file_bytes + OVERHEAD_BYTES
-            declared = request.headers.get("content-length", "")
-            if declared.isascii() and declared.isdigit() and int(declared) > most:
-                raise ApiError(
-                    "request_too_large",
-                    f"the upload is {declared} bytes; the limit is {store.max_file_bytes}",
-                    param="file",
-                    headers={"connection": "close"},
-                )
-            form = await read_form(request.stream(), content_type, upload.write, most)
-            purpose, ttl_s = _checked(form)
-            return await store.commit(upload, filename=form.filename or "", purpose=purpose, ttl_s=ttl_s)
-        finally:
-            store.end(upload)
+        async with asyncio.timeout(store.upload_timeout_s):
+            return await _store(store, tenant, request, body)
     except MediaProblem as problem:
-        raise problem.at("file") from None
+        refusal = problem.at("file")
+    except TimeoutError:
+        message = f"the upload took longer than {store.upload_timeout_s:g} s"
+        refusal = ApiError("request_timeout", message, param="file")
     except ClientDisconnect:
         raise ApiError("client_closed_request", "the client left while sending the file") from None
+    except ApiError as error:
+        refusal = error
+    if not body.ended:
+        refusal.headers["connection"] = "close"
+        await drop_rest(request, DROPPED_BYTES)
+    raise refusal
+
+
+async def _store(store: FileStore, tenant: str, request: Request, body: _Body) -> StoredFile:
+    most = store.max_file_bytes + OVERHEAD_BYTES
+    declared = request.headers.get("content-length", "")
+    if re.fullmatch("[0-9]{1,18}", declared) and int(declared) > most:
+        message = f"the upload is {declared} bytes; the limit is {store.max_file_bytes}"
+        raise ApiError("request_too_large", message, param="file")
+    content_type = request.headers.get("content-type", "")
+    upload = await store.begin(tenant)
+    try:
+        form = await read_form(body.pieces(), content_type, upload.write, most)
+        purpose, ttl_s = _checked(form)
+        return await store.commit(upload, filename=form.filename or "", purpose=purpose, ttl_s=ttl_s)
+    finally:
+        store.end(upload)
+
+
+class _Body:
+    """The request's body, and whether all of it has come."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self.ended = False
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        async for piece in self._request.stream():
+            yield piece
+        self.ended = True
 
 
 def _checked(form: Form) -> tuple[str, float | None]:
@@ -107,7 +136,7 @@ def _checked(form: Form) -> tuple[str, float | None]:
     seconds = form.fields.get("expires_after[seconds]")
     if seconds is None:
         return purpose, None
-    if not (seconds.isascii() and seconds.isdigit() and 1 <= int(seconds) <= 2_592_000):
+    if not (re.fullmatch("[0-9]{1,7}", seconds) and 1 <= int(seconds) <= 2_592_000):
         raise ApiError(
             "invalid_value",
             "expires_after[seconds] must be a whole number from 1 to 2592000",
@@ -125,7 +154,7 @@ async def _named(found: Any) -> Any:
 
 def _page(request: Request) -> tuple[int, str | None]:
     text = request.query_params.get("limit", "10000")
-    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 10_000):
+    if not (re.fullmatch("[0-9]{1,5}", text) and 1 <= int(text) <= 10_000):
         raise ApiError("invalid_value", "limit must be a whole number from 1 to 10000", param="limit")
     return int(text), request.query_params.get("after")
 

@@ -122,3 +122,20 @@ def test_the_same_picture_twice_is_sent_once(stack: Stack) -> None:
     one, two = stack.requests()
     assert one["items"][0]["hash"] == two["items"][0]["hash"]
     assert (one["items"][0]["sent"], two["items"][0]["sent"]) == (True, False)
+
+
+def test_rows_the_engine_has_lost_are_sent_again_and_the_client_sees_nothing(stack: Stack) -> None:
+    url = data_url(png(64, 64, 78))
+    stack.script(says("A picture."), says("Still a picture.", missing_hashes=["*"]))
+    assert ask(stack, part(url)) == "A picture."
+    assert ask(stack, part(url)) == "Still a picture."
+    assert [(r["status"], r["items"][0]["sent"]) for r in stack.requests()] == [(200, True), (409, False), (200, True)]
+
+
+def test_an_engine_that_never_finds_its_rows_is_a_502(stack: Stack) -> None:
+    """A 409 never reaches a client, who would retry it."""
+    stack.script({"status": 409})
+    with pytest.raises(openai.InternalServerError) as caught:
+        ask(stack, part(data_url(png(64, 64, 79))))
+    assert caught.value.status_code == 502
+    assert len(stack.requests()) == 2

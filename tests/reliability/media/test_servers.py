@@ -159,7 +159,7 @@ async def test_a_page_instead_of_a_picture_is_refused() -> None:
     case("200 text/html")
     page = b"<!doctype html><title>Sign in</title>"
     async with Server(lambda c: c.answer("200 OK", page, "Content-Type: text/html\r\n")) as server:
-        settings = MediaSettings(fetch=lifted(f"{HOST}:{server.port}"))
+        settings = MediaSettings(fetch=lifted(f"{HOST}:{server.port}"), video_workers=0)
         service = MediaService(settings, lookup=Table(pictures_example=[["127.0.0.1"]]))
         await service.start()
         with pytest.raises(ApiError) as caught:
@@ -171,6 +171,26 @@ async def test_a_page_instead_of_a_picture_is_refused() -> None:
 def test_every_case_of_the_list_has_a_test() -> None:
     named = set(re.findall(r'case\("([^"]+)"', Path(__file__).read_text())) | {"206 partial without Range", "404/500"}
     assert named == set(CASES)
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        b"/\xff\xfe",
+        b"http://\xff/",
+        b"http://a.example/\xed\xa0\x80",
+        b"/" + b"a" * 8000,
+        b"http://[",
+        b"//[::1",
+        b"?\x80",
+        b"%%%",
+    ],
+)
+async def test_redirect_to_any_bytes_is_an_answer(location: bytes) -> None:
+    head = b"HTTP/1.1 302 Found\r\nConnection: close\r\nContent-Length: 0\r\nLocation: " + location + b"\r\n\r\n"
+    answer, _ = await fetch_from(lambda c: c.send(head))
+    assert isinstance(answer, MediaProblem)
+    assert answer.code in ("invalid_media_url", "media_url_forbidden", "media_fetch_failed")
 
 
 async def test_redirect_without_a_location_is_a_failure() -> None:

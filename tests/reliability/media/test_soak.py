@@ -15,8 +15,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import pytest
-
 from gateway.errors import ApiError
 from gateway.media.service import MediaService
 from gateway.media.settings import MediaSettings
@@ -32,7 +30,7 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 
 @asynccontextmanager
 async def running(server: Server, fetch: dict[str, Any], **changes: Any) -> AsyncIterator[MediaService]:
-    settings = MediaSettings(fetch=lifted(f"{HOST}:{server.port}", **fetch), **changes)
+    settings = MediaSettings(fetch=lifted(f"{HOST}:{server.port}", **fetch), **{"video_workers": 0, **changes})
     service = MediaService(settings, lookup=Table(pictures_example=[["127.0.0.1"]]))
     await service.start()
     try:
@@ -170,15 +168,3 @@ async def _settled(server: Server) -> None:
         await asyncio.sleep(0.01)
     await asyncio.sleep(0.1)
     gc.collect()
-
-
-async def test_a_flood_of_videos_does_not_hold_up_images() -> None:
-    """Without a video decoder here every video is refused at once; the pools are apart in any case."""
-    pytest.importorskip("gateway.media.video_worker")
-    async with Server(lambda c: c.answer("200 OK", png())) as server:
-        async with running(server, {}) as service:
-            video = MediaPart("video", "p", data_url(b"\0\0\0\x18ftypmp42" + bytes(5000), "video/mp4"))
-            flood = [asyncio.create_task(service.prepare([video])) for _ in range(50)]
-            await service.prepare([picture(server, 0)])
-            results = await asyncio.gather(*flood, return_exceptions=True)
-            assert all(isinstance(r, ApiError) for r in results)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -127,3 +128,17 @@ async def test_the_openai_client_uploads_lists_reads_and_deletes() -> None:
             with pytest.raises(NotFoundError) as caught:
                 await client.files.retrieve(made.id)
             assert caught.value.code == "file_not_found"
+
+
+@pytest.mark.parametrize("size", [300_000, 3_000_000])
+async def test_an_upload_above_the_limit_gets_its_refusal_not_a_reset(size: int) -> None:
+    import aiohttp
+
+    async with Stack(SAY, media={"files": {"max_file_bytes": 100_000}}) as stack:
+        for _ in range(5):
+            form = aiohttp.FormData()
+            form.add_field("purpose", "vision")
+            form.add_field("file", io.BytesIO(bytes(size)), filename="big.png")
+            answer = await stack.call("POST", "/v1/files", data=form)
+            assert answer.status in (400, 413) and answer.error["param"] == "file"
+        assert (await stack.get("/v1/files")).json["data"] == []

@@ -168,7 +168,8 @@ async def test_pages_of_the_list() -> None:
         rest = (await client.get(f"/v1/files?limit=3&after={first['last_id']}")).json()
         assert [f["id"] for f in rest["data"]] == ids[2:] and rest["has_more"] is False
         assert (await client.get("/v1/files?purpose=user_data")).json()["data"] == []
-        assert (await client.get("/v1/files?limit=0")).status_code == 400
+        for wrong in ("0", "10001", "-1", "x", "", "１", "9" * 5000):
+            assert (await client.get("/v1/files", params={"limit": wrong})).status_code == 400
 
 
 async def test_every_cut_of_the_body_gives_the_same_file() -> None:
@@ -195,17 +196,31 @@ async def test_every_cut_of_the_body_gives_the_same_file() -> None:
         assert found.fields == {"purpose": "vision"} and found.filename == "c.png"
 
 
-async def test_uploads_at_once_are_bounded_and_places_come_back() -> None:
-    async with running() as (_, store):
-        uploads = [await store.begin(f"t{n % 3}") for n in range(16)]
+async def test_uploads_at_once_are_bounded_per_tenant_too_and_places_come_back() -> None:
+    async with running(uploads_at_once=6) as (_, store):
+        uploads = [await store.begin("a") for _ in range(3)]
+        with pytest.raises(MediaProblem) as caught:
+            await store.begin("a")
+        assert caught.value.at("file").status == 429
+        uploads += [await store.begin(f"t{n}") for n in range(3)]
         with pytest.raises(MediaProblem) as caught:
             await store.begin("late")
         assert caught.value.at("file").status == 503
         for upload in uploads:
             store.end(upload)
-        await asyncio.sleep(0)
         store.end(await store.begin("late"))
         assert store._uploading == {}
+
+
+async def test_a_slow_upload_gives_its_place_back() -> None:
+    async def trickle() -> AsyncIterator[bytes]:
+        yield b"--b\r\n"
+        await asyncio.sleep(30)
+
+    async with running(upload_timeout_s=0.1) as (client, store):
+        answer = await client.post("/v1/files", content=trickle(), headers=FORM_B)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (408, "request_timeout")
+        assert answer.headers["connection"] == "close" and store._uploading == {}
 
 
 @pytest.mark.parametrize("location", ["nosuchprotocol://x", "s3://bucket/prefix"])

@@ -193,6 +193,25 @@ def test_adaptive_thinking_is_part_of_the_grammar(compiler: Any) -> None:
     assert not accepts(compiler, grammar, "hm {}")
 
 
+def test_strict_tools_on_auto_leave_text_free_and_hold_calls_to_the_schema(compiler: Any) -> None:
+    tools = [{"type": "function", "function": {**t["function"], "strict": True}} for t in TOOLS]
+    good, bad = (
+        f'¤<tool_call>\n¤<invoke name="count">¤<n>{n}¤</n>¤</invoke>\n¤</tool_call>'.replace("¤", NAMESPACE)
+        for n in ("3", "x")
+    )
+    for starts in (False, True, None):
+        grammar = output_grammar(tiny(), starts_in_reasoning=starts, tools=tools, tool_choice="auto")
+        assert grammar is not None and grammar.after_ids == ((tiny().think_end_id,) if starts else None)
+        for text in ("", "no call", f"Let me see. {good}", good):
+            assert accepts(compiler, grammar, text)
+        assert not accepts(compiler, grammar, f"Let me see. {bad}")
+        assert accepts(compiler, grammar, "<mm:think>hm</mm:think>" + good)
+    odd = [{"function": {"name": "f", "strict": True, "parameters": {"properties": {"a b": {}}}}}]
+    assert output_grammar(tiny(), starts_in_reasoning=False, tools=odd) is None
+    mixed = [tools[0], TOOLS[1]]
+    assert output_grammar(tiny(), starts_in_reasoning=False, tools=mixed) is None
+
+
 def test_no_grammar_when_the_model_is_free() -> None:
     for choice, form in itertools.product(("auto", "none", None), (None, {"type": "text"})):
         assert (
@@ -228,6 +247,19 @@ def test_wrong_choices_are_named(options: dict[str, Any], code: str, param: str)
     with pytest.raises(ApiError) as e:
         output_grammar(tiny(), starts_in_reasoning=False, **options)
     assert (e.value.code, e.value.param) == (code, param)
+
+
+def test_schemas_beyond_what_can_be_written_are_refused_and_large_numbers_are_not() -> None:
+    deep: Any = {}
+    for _ in range(5000):
+        deep = {"not": deep}
+    holder = {"type": "json_schema", "json_schema": {"schema": deep}}
+    with pytest.raises(ApiError) as e:
+        output_grammar(tiny(), starts_in_reasoning=False, response_format=holder)
+    assert e.value.code == "invalid_schema"
+    holder["json_schema"] = {"schema": {"const": 10**31}}
+    grammar = output_grammar(tiny(), starts_in_reasoning=False, response_format=holder)
+    assert grammar is not None and grammar.value == f'{{"const":{10**31}}}'
 
 
 def one(schema: Any, **more: Any) -> dict[str, Any]:
@@ -267,6 +299,9 @@ ODD: dict[str, tuple[Any, str]] = {
     "cycle": ({"$ref": "#/$defs/A", "$defs": {"A": {"$ref": "#/$defs/A"}}}, ""),
     "enum of objects": (one({"enum": [{"a": 1}]}), "¤<k>x¤</k>"),
     "enum of several types": (one({"enum": [1, None, True, "s"]}), "¤<k>null¤</k>"),
+    "impossible bounds": (one({"type": "integer", "minimum": 3, "maximum": 1}), "¤<k>2¤</k>"),
+    "impossible number of items": (one({"type": "array", "items": {}, "minItems": 3, "maxItems": 1}), "¤<k>¤</k>"),
+    "enum with a marker": (one({"enum": ["a" + NAMESPACE, "b"]}), "¤<k>b¤</k>"),
     "const": (one({"const": "only"}), "¤<k>only¤</k>"),
     "properties no object": ({"type": "object", "properties": []}, ""),
     "conditions": (one({"type": "string"}, **{"if": {"properties": {}}, "then": False, "not": {}}), "¤<k>x¤</k>"),

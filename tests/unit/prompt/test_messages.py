@@ -57,8 +57,12 @@ def test_reasoning_is_cut_from_text_parts_too() -> None:
         ("null", {"arguments": None}),
         ('{"a": "x', {"arguments": '{"a": "x'}),
         ("[1, 2]", {"arguments": [1, 2]}),
+        ('{"a": 123456789012345678901234567890}', {"a": 123456789012345678901234567890}),
+        ('{"a": NaN}', {"arguments": '{"a": NaN}'}),
+        ("[" * 100000, {"arguments": "[" * 100000}),
         ("rm -rf", {"arguments": "rm -rf"}),
     ],
+    ids=lambda value: str(value)[:24],
 )
 def test_past_arguments_never_break_a_conversation(arguments: Any, rendered: dict[str, Any]) -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": arguments}}

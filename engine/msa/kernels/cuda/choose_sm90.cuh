@@ -33,17 +33,17 @@ struct Chosen {
 template <int WARPS>
 struct Chooser {
   static constexpr int kThreads = WARPS * 32;
-  static constexpr int kPool = kMaxScoreCtas * kTopK;
-  static constexpr int kOneLevel = 256;  // up to here one warp ranks all; above, every warp first ranks its part
-  static constexpr int kScratch = select_scratch((kPool + WARPS - 1) / WARPS);
+  static constexpr int kPool = kMaxScoreCtas * kTopK;  // even
+  static constexpr int kList = kTopK * ((kPool / 2 + kThreads - 1) / kThreads * 2);  // items of 16 threads
   struct alignas(16) Arena {  // dead once the choice is made
-    uint64_t scratch[WARPS][(kScratch + 1) / 2 * 2];
-    uint2 pool[kPool];
+    uint64_t best[kThreads];
+    uint64_t item[kPool];  // key << 32 | ~index: all different, equal keys by lower index
+    int32_t page[kPool];
+    uint64_t list[kList];
+    uint64_t floor;
+    int32_t count;
   };
-  struct alignas(16) Smem {
-    uint64_t picked[WARPS][kTopK];
-    Chosen chosen;
-  };
+  struct alignas(16) Smem { Chosen chosen; };
 
   // Everything up to the own block: fewer blocks than k. One warp.
   MSA_DEVICE static void take_all(const AttendParams& p, Smem& sm, int request, int length, int own) {
@@ -67,41 +67,61 @@ struct Chooser {
     const int want = p.topk - 1;
     const int n = share.splits * share_slots(share.blocks, share.splits);
     const int64_t base = candidate_base(p.candidates, request, j * p.groups + group, share);
-    MSA_UNROLL_8
-    for (int i = tid(); i < n; i += kThreads) arena.pool[i] = p.candidates.key_page[base + i];
-    cta_sync();
-    int rest = n;  // what the last ranking has to look at
-    if (n > kOneLevel) {
-      const int part = (n + WARPS - 1) / WARPS, begin = warp() * part, size = n - begin < part ? n - begin : part;
-      const int got = warp_select(size > 0 ? size : 0, want, [&](int i) { return arena.pool[begin + i].x; }, arena.scratch[warp()],
-                                  sm.picked[warp()]);
-      if (lane() < kTopK) {
-        uint64_t best = lane() < got ? sm.picked[warp()][lane()] : 0;  // index within the part -> within the pool
-        sm.picked[warp()][lane()] = best ? best - begin : 0;
-      }
-      rest = WARPS * kTopK;
-      cta_sync();
+    // The best item of every thread goes into a ranking; the k-th of those is a floor under the k-th of all, and the few
+    // items not below it are ranked exactly. Short code on purpose: it runs once, and cold instructions are what it costs.
+    uint64_t best = 0;
+    MSA_UNROLL_4
+    for (int i = 2 * tid(); i < n; i += 2 * kThreads) {
+      const uint4 two = load_16(p.candidates.key_page + base + i);  // may look one behind the last, never behind the buffer
+      const uint64_t a = two.x ? static_cast<uint64_t>(two.x) << 32 | (0xffffffffu - static_cast<uint32_t>(i)) : 0;
+      const uint64_t b = two.z && i + 1 < n ? static_cast<uint64_t>(two.z) << 32 | (0xfffffffeu - static_cast<uint32_t>(i)) : 0;
+      arena.item[i] = a;
+      arena.item[i + 1] = b;
+      arena.page[i] = static_cast<int>(two.y);
+      arena.page[i + 1] = static_cast<int>(two.w);
+      const uint64_t higher = a > b ? a : b;
+      best = higher > best ? higher : best;
     }
-    if (warp() == 0) {
-      const uint64_t* parts = &sm.picked[0][0];
-      uint64_t* out = arena.scratch[WARPS - 1];  // not the ranking's own
-      auto key = [&](int i) { return rest < n ? picked_key(parts[i]) : arena.pool[i].x; };
-      const int got = warp_select(rest, want, key, arena.scratch[0], out);
-      if (lane() < got) {
-        int i = picked_index(out[lane()]);
-        if (rest < n) i = picked_index(parts[i]);
-        sm.chosen.page[lane()] = static_cast<int>(arena.pool[i].y);
-        sm.chosen.limit[lane()] = kBlock;
-        sm.chosen.source[lane()] = static_cast<int>(base) + i;
-      }
-      if (lane() == 0) {
-        sm.chosen.page[got] = own_page;
-        sm.chosen.limit[got] = length - own * kBlock;
-        sm.chosen.source[got] = -1 - own;
-        sm.chosen.count = got + 1;
+    arena.best[tid()] = best;
+    if (tid() == 0) {
+      arena.floor = 1;
+      arena.count = 0;
+    }
+    cta_sync();
+    stamp(1, 2);
+    if (count_above(arena.best, kThreads, best) == want - 1 && best != 0) arena.floor = best;
+    cta_sync();
+    const uint64_t floor = arena.floor;
+    if (best >= floor) {
+      MSA_NO_UNROLL
+      for (int i = 2 * tid(); i < n; i += (i & 1) ? 2 * kThreads - 1 : 1) {
+        const uint64_t v = arena.item[i];
+        if (v >= floor) arena.list[smem_add(&arena.count, 1)] = v;
       }
     }
     cta_sync();
+    const int count = arena.count, got = count < want ? count : want;
+    MSA_NO_UNROLL
+    for (int i = tid(); i < count; i += kThreads) {
+      const uint64_t mine = arena.list[i];
+      int above = 0;
+      MSA_UNROLL_4
+      for (int j = 0; j < count; j++) above += arena.list[j] > mine;
+      if (above < want) {
+        const int index = picked_index(mine);
+        sm.chosen.page[above] = arena.page[index];
+        sm.chosen.limit[above] = kBlock;
+        sm.chosen.source[above] = static_cast<int>(base) + index;
+      }
+    }
+    if (tid() == 0) {
+      sm.chosen.page[got] = own_page;
+      sm.chosen.limit[got] = length - own * kBlock;
+      sm.chosen.source[got] = -1 - own;
+      sm.chosen.count = got + 1;
+    }
+    cta_sync();
+    stamp(1, 3);
   }
 
   // Blocks named by the caller, in any order; ids outside 0..own are ignored.
@@ -132,7 +152,7 @@ struct Chooser {
       block = source >= 0 ? p.candidates.block[source] : -1 - source;
     }
     int rank = 0;
-    MSA_UNROLL
+    MSA_UNROLL_4
     for (int i = 0; i < kTopK; i++) {
       const int other = shfl(block, i);
       rank += other < block || (other == block && i < lane());

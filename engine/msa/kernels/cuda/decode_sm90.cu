@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(K::kThreads, K::kMinCtas) kernel(const __grid_
   K::run(p, smem);
 }
 template <typename K>
-__global__ void __launch_bounds__(K::kThreads, 8 / (K::kThreads / 32)) cluster_kernel(const __grid_constant__ AttendParams p, int cluster) {
+__global__ void __launch_bounds__(K::kThreads, K::kMinCtas) cluster_kernel(const __grid_constant__ AttendParams p, int cluster) {
   extern __shared__ __align__(16) char smem[];
   K::run(p, smem, cluster);
 }
@@ -39,7 +39,7 @@ static int launch_any(F* f, int grid, int threads, size_t smem, int cluster, int
   if (!seen) {
     cudaError_t e = cudaFuncSetAttribute(f, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(smem));
     // One carve-out for all: kernels with different ones cannot share a multiprocessor, nor follow without draining it.
-    if (e == cudaSuccess) e = cudaFuncSetAttribute(f, cudaFuncAttributePreferredSharedMemoryCarveout, 100);
+    if (e == cudaSuccess && smem > 1024) e = cudaFuncSetAttribute(f, cudaFuncAttributePreferredSharedMemoryCarveout, 100);
     if (e == cudaSuccess) e = cudaFuncSetAttribute(f, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
     if (e != cudaSuccess) return e;
     if (slot < 64) prepared[slot] = f;
@@ -75,25 +75,19 @@ static int launch_cluster(const AttendParams& p, int grid, int cluster, int pdl,
 }
 #endif
 
-template <int KD, int QD, int WARPS>
+template <int KD, int QD>
 static int score_tiles(const ScoreParams& p, int ctas, int pdl, Stream stream) {
+  constexpr int WARPS = 8;
   const int tiles = (p.lengths.queries * p.groups + 7) / 8;
   if (tiles == 1) return launch<Score<KD, QD, 1, WARPS>>(p, ctas, pdl, stream);
   if (tiles == 2) return launch<Score<KD, QD, 2, WARPS>>(p, ctas, pdl, stream);
   if (tiles <= 4) return launch<Score<KD, QD, 4, WARPS>>(p, ctas, pdl, stream);
   return -1;
 }
-template <int KD, int QD>
-static int score_warps(const ScoreParams& p, int ctas, int warps, int pdl, Stream stream) {
-  if (warps == 8) return score_tiles<KD, QD, 8>(p, ctas, pdl, stream);
-  if (warps == 16) return score_tiles<KD, QD, 16>(p, ctas, pdl, stream);
-  return -1;
-}
 template <int KD, int QD, bool GIVEN>
 static int attend_warps(const AttendParams& p, int rows, int warps, int cluster, int pdl, Stream stream) {
   const int grid = rows * p.groups * cluster;
   if (warps == 4) return launch_cluster<Attend<KD, QD, 4, GIVEN>>(p, grid, cluster, pdl, stream);
-  if (warps == 8) return launch_cluster<Attend<KD, QD, 8, GIVEN>>(p, grid, cluster, pdl, stream);
   return -1;
 }
 template <int KD, int QD>
@@ -103,11 +97,11 @@ static int attend_given(const AttendParams& p, int rows, int given, int warps, i
 }
 
 extern "C" {
-int msa_score(const ScoreParams* p, int key_type, int query_type, int ctas, int warps, int pdl, Stream stream) {
-  if (key_type == kBf16 && query_type == kBf16) return score_warps<kBf16, kBf16>(*p, ctas, warps, pdl, stream);
-  if (key_type == kF16 && query_type == kF16) return score_warps<kF16, kF16>(*p, ctas, warps, pdl, stream);
-  if (key_type == kE4m3 && query_type == kBf16) return score_warps<kE4m3, kBf16>(*p, ctas, warps, pdl, stream);
-  if (key_type == kE4m3 && query_type == kF16) return score_warps<kE4m3, kF16>(*p, ctas, warps, pdl, stream);
+int msa_score(const ScoreParams* p, int key_type, int query_type, int ctas, int pdl, Stream stream) {
+  if (key_type == kBf16 && query_type == kBf16) return score_tiles<kBf16, kBf16>(*p, ctas, pdl, stream);
+  if (key_type == kF16 && query_type == kF16) return score_tiles<kF16, kF16>(*p, ctas, pdl, stream);
+  if (key_type == kE4m3 && query_type == kBf16) return score_tiles<kE4m3, kBf16>(*p, ctas, pdl, stream);
+  if (key_type == kE4m3 && query_type == kF16) return score_tiles<kE4m3, kF16>(*p, ctas, pdl, stream);
   return -1;
 }
 int msa_read(const ScoreParams* p, int ctas, int pdl, Stream stream) { return launch<Read>(*p, ctas, pdl, stream); }
@@ -121,6 +115,9 @@ int msa_attend(const AttendParams* p, int kv_type, int query_type, int rows, int
   if (kv_type == kE4m3 && query_type == kF16) return attend_given<kE4m3, kF16>(*p, rows, given, warps, cluster, pdl, stream);
   return -1;
 }
+#if defined(MSA_STAMPS) && !defined(MSA_EMULATE)
+int msa_stamps(void* host) { return cudaMemcpyFromSymbol(host, stamps, sizeof(stamps)); }
+#endif
 // Sizes of the parameter structs, for the caller to check its own layout against.
 int msa_abi(int which) { return which == 0 ? sizeof(ScoreParams) : sizeof(AttendParams); }
 }

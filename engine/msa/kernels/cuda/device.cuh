@@ -13,6 +13,7 @@
 #define MSA_DEVICE __device__ __forceinline__
 #define MSA_DEVICE_CALL __device__ __noinline__
 #define MSA_UNROLL _Pragma("unroll")
+#define MSA_UNROLL_2 _Pragma("unroll 2")
 #define MSA_UNROLL_4 _Pragma("unroll 4")
 #define MSA_UNROLL_8 _Pragma("unroll 8")
 #define MSA_NO_UNROLL _Pragma("unroll 1")
@@ -48,6 +49,7 @@ MSA_DEVICE uint32_t ballot(bool p) { return __ballot_sync(0xffffffffu, p); }
 MSA_DEVICE int popc(uint32_t v) { return __popc(v); }
 MSA_DEVICE int first_bit(uint32_t v) { return __ffs(v) - 1; }
 MSA_DEVICE void smem_max(uint32_t* p, uint32_t v) { atomicMax(p, v); }
+MSA_DEVICE int smem_add(int* p, int v) { return atomicAdd(p, v); }
 MSA_DEVICE uint32_t float_bits(float f) { return __float_as_uint(f); }
 MSA_DEVICE float fast_exp2(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
 MSA_DEVICE float fast_max(float a, float b) { return fmaxf(a, b); }
@@ -55,29 +57,44 @@ MSA_DEVICE float fast_max(float a, float b) { return fmaxf(a, b); }
 // allow the grid after this one to be set up early.
 MSA_DEVICE void grid_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 MSA_DEVICE void grid_trigger() { asm volatile("griddepcontrol.launch_dependents;"); }
-MSA_DEVICE void cluster_sync() {
-  asm volatile("barrier.cluster.arrive.aligned;\n barrier.cluster.wait.aligned;" ::: "memory");
-}
-// Reads of CTA `rank` of the cluster, at the address that `p` has in this CTA's shared memory.
+// The cluster's barrier in halves: what was stored before the one is seen after the other, by all its CTAs.
+MSA_DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive.aligned;" ::: "memory"); }
+MSA_DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.aligned;" ::: "memory"); }
+// Stores into CTA `rank` of the cluster, at the address that `p` has in this CTA's shared memory.
 MSA_DEVICE uint32_t cluster_address(const void* p, int rank) {
   uint32_t local = static_cast<uint32_t>(__cvta_generic_to_shared(p)), remote;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(local), "r"(rank));
   return remote;
 }
-MSA_DEVICE float4 cluster_load(const float4* p, int rank) {
-  float4 v;
-  asm volatile("ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(cluster_address(p, rank)));
-  return v;
+MSA_DEVICE void cluster_store(float4* p, int rank, float4 v) {
+  asm volatile("st.shared::cluster.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(cluster_address(p, rank)), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w) : "memory");
 }
-MSA_DEVICE float2 cluster_load(const float2* p, int rank) {
-  float2 v;
-  asm volatile("ld.shared::cluster.v2.f32 {%0,%1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(cluster_address(p, rank)));
-  return v;
+MSA_DEVICE void cluster_store(float2* p, int rank, float2 v) {
+  asm volatile("st.shared::cluster.v2.f32 [%0], {%1,%2};" ::"r"(cluster_address(p, rank)), "f"(v.x), "f"(v.y) : "memory");
 }
 // Copies 16 bytes, or 16 zeros when not `in`, in the background; groups of copies complete in the order of commits.
 MSA_DEVICE void copy_async(void* to_smem, const void* from, bool in) {
   uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(to_smem));
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(in ? 16 : 0) : "memory");
+}
+// A barrier in shared memory that counts bytes copied in the background by the copy engine. One phase per copy.
+MSA_DEVICE void bytes_init(uint64_t* bar) {
+  asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(bar))) : "memory");
+}
+MSA_DEVICE void bytes_init_done() { asm volatile("fence.mbarrier_init.release.cluster;\n fence.proxy.async.shared::cta;" ::: "memory"); }
+// One thread: starts the copy of `bytes` (a multiple of 16) of contiguous memory.
+MSA_DEVICE void bytes_copy(void* to_smem, const void* from, int bytes, uint64_t* bar) {
+  uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(to_smem)), b = static_cast<uint32_t>(__cvta_generic_to_shared(bar));
+  asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(b), "r"(bytes) : "memory");
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes), "r"(b) : "memory");
+}
+// Waits until phase `parity` (0, 1, 0, ..) of the barrier is complete.
+MSA_DEVICE void bytes_wait(uint64_t* bar, uint32_t parity) {
+  uint32_t b = static_cast<uint32_t>(__cvta_generic_to_shared(bar));
+  asm volatile(
+      "{\n .reg .pred done;\n"
+      "again: mbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n"
+      "@!done bra again;\n}" ::"r"(b), "r"(parity) : "memory");
 }
 MSA_DEVICE void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int PENDING>
@@ -125,6 +142,22 @@ MSA_DEVICE void mma(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
   }
 }
+#endif
+
+#if defined(MSA_STAMPS) && !defined(MSA_EMULATE)
+// Where the time goes inside a kernel: a build for measurements only.
+__device__ long long stamps[2][64][16];
+MSA_DEVICE void stamp(int kernel, int k) {
+  if (threadIdx.x == 0 && blockIdx.x < 64) {
+    long long t;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t));
+    if (k == 0) stamps[kernel][blockIdx.x][15] = t;
+    stamps[kernel][blockIdx.x][k] = clock64();
+    if (k == 14) stamps[kernel][blockIdx.x][14] = t;
+  }
+}
+#else
+MSA_DEVICE void stamp(int, int) {}
 #endif
 
 MSA_DEVICE int lane() { return tid() & 31; }
@@ -188,11 +221,10 @@ struct Lengths {
   int32_t requests, queries;  // query rows of a request, consecutive
 };
 
-MSA_DEVICE int64_t load_int(const void* p, int is_64, int64_t i) {
-  return is_64 ? static_cast<const int64_t*>(p)[i] : static_cast<const int32_t*>(p)[i];
-}
+// Small non-negative integers in int32 or int64 arrays (little endian: the low half is the number). No branch.
+MSA_DEVICE int load_int(const void* p, int is_64, int64_t i) { return static_cast<const int32_t*>(p)[i << is_64]; }
 MSA_DEVICE const int32_t* table_row(const PageTable& t, int request) {
-  int64_t row = t.rows ? load_int(t.rows, t.rows_64, request) : request;
+  int row = t.rows ? load_int(t.rows, t.rows_64, request) : request;
   return t.table + row * t.row_stride;
 }
 MSA_DEVICE int page_of(const PageTable& t, const int32_t* row, int block) {
@@ -200,8 +232,7 @@ MSA_DEVICE int page_of(const PageTable& t, const int32_t* row, int block) {
 }
 // Tokens that query row j of request r may see, itself included.
 MSA_DEVICE int row_length(const Lengths& l, int r, int j) {
-  if (l.per_row) return static_cast<int>(load_int(l.lengths, l.is_64, static_cast<int64_t>(r) * l.queries + j));
-  return static_cast<int>(load_int(l.lengths, l.is_64, r)) - (l.queries - 1 - j);
+  return load_int(l.lengths, l.is_64, l.per_row ? static_cast<int64_t>(r) * l.queries + j : r) - (l.per_row ? 0 : l.queries - 1 - j);
 }
 // Blocks of request r that have to be scored: all complete ones, or none when everything is chosen anyway.
 MSA_DEVICE int scored_blocks(const Lengths& l, int r, int topk) {

@@ -27,6 +27,7 @@ struct Partition {
   }
   MSA_DEVICE Partition(const Lengths& l, int topk, int ctas_) : ctas(ctas_) {
     if (l.requests <= 32) return;  // next() sees them all at once
+    MSA_NO_UNROLL
     for (int base = 0; base < l.requests; base += 32) {
       int r = base + lane();
       total += shfl(prefix_sum(r < l.requests ? scored_blocks(l, r, topk) : 0), 31);
@@ -52,6 +53,7 @@ struct Partition {
 MSA_DEVICE Share share_of(const Lengths& l, int topk, int ctas, int request) {
   Partition partition(l, topk, ctas);
   Share mine{0, 0, 1};
+  MSA_NO_UNROLL
   for (int base = 0; base <= request; base += 32) {
     Share s = partition.next(l, topk, base);
     if (request < base + 32) {
@@ -87,7 +89,7 @@ struct alignas(16) Pair { uint64_t a, b; };
 // How many of list[0 .. n) are above v; n even, the list 16-byte aligned.
 MSA_DEVICE int count_above(const uint64_t* list, int n, uint64_t v) {
   int above = 0;
-  MSA_UNROLL_8
+  MSA_UNROLL_4
   for (int i = 0; i < n; i += 2) {
     Pair p = *reinterpret_cast<const Pair*>(list + i);
     above += (p.a > v) + (p.b > v);
@@ -128,7 +130,7 @@ MSA_DEVICE int warp_select(int n, int k, Key key, uint64_t* scratch, uint64_t* o
   uint64_t floor = kth ? shfl(best, first_bit(kth)) : 1;
   int count = 0;
   warp_sync();
-  MSA_UNROLL_4
+  MSA_UNROLL_2
   for (int j = 0; j < rounds; j++) {
     uint64_t v = item(j * 32 + lane());
     uint32_t passed = ballot(v >= floor);
@@ -137,6 +139,7 @@ MSA_DEVICE int warp_select(int n, int k, Key key, uint64_t* scratch, uint64_t* o
   }
   if (lane() < 2) scratch[count + lane()] = 0;  // evens out the length
   warp_sync();
+  MSA_NO_UNROLL
   for (int i = lane(); i < count; i += 32) {
     uint64_t mine = scratch[i];
     int above = count_above(scratch, (count + 1) & ~1, mine);

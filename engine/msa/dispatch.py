@@ -1,0 +1,154 @@
+"""Which kernel does a piece of work, and why: one table, read from the top; the first row that fits is taken.
+
+`auto` never fails for work the reference can do. A kernel forced by name is used or refused with the reason, never
+replaced. What was chosen is one log line per plan. A new kernel is one file, one entry in KERNELS and one row in TABLE:
+tests and `catalejo bench msa --check` enumerate them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from engine.msa.layouts import DecodeShape, MsaArgumentError
+
+log = logging.getLogger(__name__)
+
+
+def architecture(device: torch.device) -> str:
+    """`cpu`, or `sm_90` and the like."""
+    if device.type != "cuda":
+        return device.type
+    major, minor = torch.cuda.get_device_capability(device)
+    return f"sm_{major}{minor}"
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """`refuse` says why the kernel cannot do the work on the device, or None; `make` returns its runner."""
+
+    refuse: Callable[[DecodeShape, torch.device], str | None]
+    make: Callable[[DecodeShape, torch.device], Any]
+
+
+def _sm90_refuse(shape: DecodeShape, device: torch.device) -> str | None:
+    from engine.msa.kernels import build, sm90
+
+    if architecture(device) != "sm_90":
+        return f"built for sm_90, this is {architecture(device)}"
+    return sm90.unsupported(shape) or build.unavailable()
+
+
+def _sm90_make(shape: DecodeShape, device: torch.device) -> Any:
+    from engine.msa.kernels.sm90 import Sm90Runner
+
+    return Sm90Runner(shape, device)
+
+
+def _emulated_refuse(shape: DecodeShape, device: torch.device) -> str | None:
+    from engine.msa.kernels import build, sm90
+
+    if device.type != "cpu":
+        return "runs on CPU tensors, for tests"
+    return sm90.unsupported(shape) or build.unavailable(emulate=True)
+
+
+def _emulated_make(shape: DecodeShape, device: torch.device) -> Any:
+    from engine.msa.kernels.sm90 import Sm90Runner, Tuning
+
+    return Sm90Runner(shape, device, Tuning(score_ctas=3, attend_warps=4, cluster=2, pdl=False))
+
+
+def _triton_refuse(shape: DecodeShape, device: torch.device) -> str | None:
+    try:
+        import triton.knobs
+
+        from engine.msa.kernels import triton_decode
+    except ImportError as error:
+        return f"Triton is not installed ({error})"
+    if device.type == "cpu":
+        if not triton.knobs.runtime.interpret:
+            return "needs a GPU, or TRITON_INTERPRET=1 for tests"
+        dtypes = {shape.query_dtype, shape.kv_dtype, shape.index_dtype}
+        if dtypes & {torch.bfloat16, torch.float8_e4m3fn}:
+            return "the interpreter multiplies bfloat16 and fp8 wrongly"
+    return triton_decode.unsupported(shape)
+
+
+def _triton_make(shape: DecodeShape, device: torch.device) -> Any:
+    from engine.msa.kernels.triton_decode import TritonRunner
+
+    return TritonRunner(shape, device)
+
+
+def _reference_make(shape: DecodeShape, device: torch.device) -> Any:
+    from engine.msa.oracle_decode import ReferenceRunner
+
+    return ReferenceRunner(shape, device)
+
+
+KERNELS = {
+    "sm90": Kernel(_sm90_refuse, _sm90_make),
+    "triton": Kernel(_triton_refuse, _triton_make),
+    "reference": Kernel(lambda shape, device: None, _reference_make),
+    "emulated": Kernel(_emulated_refuse, _emulated_make),
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    kernel: str
+    architectures: tuple[str, ...]  # empty: any
+    phase: str
+    fits: Callable[[DecodeShape], bool]
+    reason: str
+
+
+TABLE = (
+    Row("sm90", ("sm_90",), "decode", lambda shape: True, "Hopper: two launches, no score array, copy-engine reads"),
+    Row("triton", (), "decode", lambda shape: True, "portable: four launches"),
+    Row("reference", (), "decode", lambda shape: True, "nothing faster runs here"),
+)
+
+
+@dataclass(frozen=True)
+class Choice:
+    kernel: str
+    reason: str
+
+
+def choose(shape: DecodeShape, device: torch.device, kernel: str = "auto", phase: str = "decode") -> Choice:
+    """The kernel for this work. `kernel`: auto, or a name in KERNELS."""
+    if kernel != "auto":
+        if kernel not in KERNELS:
+            raise MsaArgumentError(f"kernel: {kernel!r} is not one of {', '.join(sorted(KERNELS))}, auto")
+        refusal = KERNELS[kernel].refuse(shape, device)
+        if refusal:
+            raise MsaArgumentError(f"kernel: {kernel} cannot do this work: {refusal}")
+        return Choice(kernel, "forced by name")
+    passed = []
+    for row in TABLE:
+        if row.phase != phase or (row.architectures and architecture(device) not in row.architectures):
+            continue
+        if not row.fits(shape):
+            continue
+        refusal = KERNELS[row.kernel].refuse(shape, device)
+        if refusal is None:
+            return Choice(row.kernel, row.reason + (f" ({'; '.join(passed)})" if passed else ""))
+        passed.append(f"not {row.kernel}: {refusal}")
+    raise MsaArgumentError(f"phase: no kernel for {phase!r}")  # unreachable for decode: the reference does everything
+
+
+def make(shape: DecodeShape, device: torch.device, kernel: str = "auto") -> tuple[Choice, Any]:
+    choice = choose(shape, device, kernel)
+    runner = KERNELS[choice.kernel].make(shape, device)
+    log.info(
+        "msa decode on %s: requests %d x %d queries, %d groups, up to %d tokens, %s/%s/%s -> %s: %s",
+        architecture(device), shape.requests, shape.queries, shape.groups, shape.max_tokens,
+        *(str(d).removeprefix("torch.") for d in (shape.query_dtype, shape.kv_dtype, shape.index_dtype)),
+        choice.kernel, choice.reason,
+    )  # fmt: skip
+    return choice, runner

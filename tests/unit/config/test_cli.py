@@ -1,0 +1,104 @@
+"""The command line: what it prints, and with which status it ends."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from gateway import version
+from gateway.cli import app
+from gateway.commands.up import curl_line
+from tests.api.harness import TINY
+from tests.fixtures.media.png import png
+
+run = CliRunner()
+
+
+def test_version() -> None:
+    assert run.invoke(app, ["--version"]).output.strip() == f"catalejo {version()}"
+
+
+def test_help_names_every_command() -> None:
+    output = run.invoke(app, ["--help"]).output
+    assert all(name in output for name in ("gateway", "engine", "up", "preprocess", "doctor", "bench"))
+
+
+def test_print_config_is_a_config_file(tmp_path: Path) -> None:
+    args = ["gateway", "--model", str(TINY), "--engine", "http://e:1", "--port", "81", "--print-config"]
+    first = run.invoke(app, args)
+    assert first.exit_code == 0
+    file = tmp_path / "c.yaml"
+    file.write_text(first.output)
+    again = run.invoke(app, ["gateway", "--config", str(file), "--print-config"])
+    assert yaml.safe_load(again.output) == yaml.safe_load(first.output)
+    assert yaml.safe_load(first.output)["port"] == 81
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "said"),
+    [
+        (["gateway"], 2, "model_path"),
+        (["gateway", "--model", "/nowhere"], 2, "no checkpoint folder"),
+        (["gateway", "--config", "/nowhere.yaml"], 2, "/nowhere.yaml"),
+        (["engine", "--backend", "vllm"], 2, "unknown backend"),
+        (["engine", "--model", "/nowhere"], 2, "no checkpoint folder"),
+        (["up", "--model", "/nowhere"], 1, "no checkpoint folder"),
+        (["preprocess", "/nowhere.png"], 2, "cannot be read"),
+        (["preprocess", __file__], 2, "unsupported_format"),
+        (["preprocess", __file__, "--size-rule", "golden"], 2, "size rule"),
+    ],
+)
+def test_mistakes_are_one_clear_line(args: list[str], code: int, said: str) -> None:
+    result = run.invoke(app, args)
+    assert result.exit_code == code, result.output
+    assert said in result.output
+    assert "Traceback" not in result.output
+
+
+def test_up_says_when_the_port_is_taken() -> None:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        s.listen()
+        result = run.invoke(app, ["up", "--port", str(s.getsockname()[1])])
+    assert result.exit_code == 1
+    assert "choose another with --port" in result.output
+
+
+def test_preprocess_prints_the_contract(tmp_path: Path) -> None:
+    import numpy as np
+
+    file = tmp_path / "a.png"
+    file.write_bytes(png(300, 200))
+    result = run.invoke(
+        app, ["preprocess", str(file), "--json", "--size-rule", "area", "--npz", str(tmp_path / "o.npz")]
+    )
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.output)
+    assert set(report) == {
+        "kind", "width", "height", "resized_hw", "grid_thw", "tokens", "source_key", "hash", "rows_sha256", "ms",
+    }  # fmt: skip
+    t, h, w = report["grid_thw"]
+    assert (report["kind"], report["width"], report["height"]) == ("image", 300, 200)
+    assert report["resized_hw"] == [h * 14, w * 14]
+    assert report["tokens"] == t * h * w // 4
+    rows = np.load(tmp_path / "o.npz")["patches"]
+    assert rows.shape == (t * h * w, 1176) and rows.dtype == np.float32
+
+
+def test_doctor_passes_here() -> None:
+    result = run.invoke(app, ["doctor", "--model", str(TINY)])
+    assert result.exit_code == 0, result.output
+    assert "FAIL" not in result.output
+    assert run.invoke(app, ["doctor", "--engine", "http://127.0.0.1:9"]).exit_code == 1
+
+
+def test_curl_line_can_be_pasted() -> None:
+    line = curl_line("http://x", "m")
+    body = line.split(" -d ")[1]
+    assert body[0] == body[-1] == "'" and "'" not in body[1:-1]
+    assert json.loads(body[1:-1])["messages"][0]["content"][1]["image_url"]["url"].startswith("data:image/png;base64,")
