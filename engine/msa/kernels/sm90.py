@@ -27,7 +27,7 @@ class Tuning:
     """Launch numbers. `choose` knows good ones; any may be set by hand for a measurement."""
 
     score_ctas: int
-    attend_warps: int
+    depth: int  # steps in the ring of an attending warp: 2 (three CTAs fit a multiprocessor) or 3 (two)
     cluster: int
     pdl: bool = True
     early: int = 1
@@ -37,15 +37,13 @@ class Tuning:
 
 
 def choose(shape: DecodeShape, multiprocessors: int) -> Tuning:
-    """One scoring CTA per multiprocessor. Clusters as large as give one attending CTA per multiprocessor; two of them
-    when there are only enough rows for small clusters. Measured: docs/kernels.md."""
+    """One scoring CTA per multiprocessor. Attention: as large clusters as fill the chip twice (16 CTAs: once), with small
+    rings that leave room for a scoring CTA beside them; few CTAs per row take larger rings. Measured: docs/kernels.md."""
     units = shape.rows * shape.groups
-    cluster = 16
-    while cluster > 1 and units * cluster > multiprocessors:
+    cluster = 16 if units * 16 <= multiprocessors else 8
+    while cluster > 1 and units * cluster > 2 * multiprocessors:
         cluster //= 2
-    if cluster == 1 and units * 2 <= 2 * multiprocessors:
-        cluster = 2
-    return Tuning(multiprocessors, 4, cluster)
+    return Tuning(multiprocessors, 2 if cluster >= 4 else 3, cluster)
 
 
 def unsupported(shape: DecodeShape) -> str | None:
@@ -162,7 +160,7 @@ class Sm90Runner:
                 self._query_code,
                 self.shape.rows,
                 given,
-                t.attend_warps,
+                t.depth,
                 t.cluster,
                 t.pdl,
                 native.stream_of(self.device),
