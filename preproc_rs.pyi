@@ -147,3 +147,6 @@ def decode_data_url(url: str, max_bytes: int) -> tuple[str, bytes]:
 def sniff(data: bytes) -> str | None:
     """Format by the first bytes: "jpeg", "png", "webp", "gif", "bmp", "tiff", "avif", "heic", "mp4", "webm", "mkv", "avi",
     "mpegts", "pdf", "svg"; None when unknown."""
+
+def decode_alone(data: bytes) -> None:
+    """For measurements: the image decoder alone, its rows thrown away."""

@@ -53,8 +53,9 @@ def gateway(
     raise typer.Exit(serve.gateway(config, engine, model, host, port, model_name, print_only=print_config))
 
 
-@app.command()
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def engine(
+    context: typer.Context,
     model: ModelOption = None,
     backend: Annotated[str, typer.Option(help="local or sglang.")] = "local",
     host: Annotated[str, typer.Option()] = "127.0.0.1",
@@ -62,10 +63,10 @@ def engine(
     token: Annotated[str | None, typer.Option(envvar="CATALEJO_ENGINE_TOKEN", help="Bearer token to demand.")] = None,
     context_length: Annotated[int | None, typer.Option(min=1)] = None,
 ) -> None:
-    """Run an engine."""
+    """Run an engine. The local one takes more options: `python -m engine.local.cli --help`."""
     from gateway.commands import engine as command
 
-    raise typer.Exit(command.run(model, backend, host, port, token, context_length))
+    raise typer.Exit(command.run(model, backend, host, port, token, context_length, context.args))
 
 
 @app.command()

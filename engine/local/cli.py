@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import asyncio
 import contextlib
 import dataclasses
+import inspect
+import itertools
 import logging
 import signal
 import sys
@@ -35,12 +38,15 @@ def run(options: EngineOptions | None = None, **fields: Any) -> int:
 
     from engine.local.errors import CheckpointError
     from engine.local.server import create_app
+    from engine.msa.layouts import MsaArgumentError
 
     logging.basicConfig(level=options.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
     try:
         app = create_app(options)
     except CheckpointError as error:
         return _fail(str(error), 1)
+    except MsaArgumentError as error:
+        return _fail(f"msa_kernel: {error}", 2)
     service = app.state.service
     log.info(
         "%s on %s in %s: %d pages of %d tokens, context %d",
@@ -92,25 +98,48 @@ def _fail(message: str, status: int) -> int:
     return status
 
 
-def parse(argv: list[str] | None = None) -> EngineOptions:
-    """Options from a command line: every field of EngineOptions is a flag of its name."""
-    parser = argparse.ArgumentParser(prog="engine.local", description="The embedded engine.")
+def run_argv(argv: list[str], **fields: Any) -> int:
+    """`run` for a command line that was partly read elsewhere: `fields` are what it said, `argv` is the rest of it."""
+    return run(parse(argv, **fields))
+
+
+def parse(argv: list[str] | None = None, **fields: Any) -> EngineOptions:
+    """Options from a command line: every field of EngineOptions is a flag of its name, with its text as the help.
+
+    `fields` (None: not given) stand for flags that are not repeated in `argv`."""
+    given = {name: value for name, value in fields.items() if value is not None}
+    parser = argparse.ArgumentParser(prog="catalejo engine --backend local", description="The embedded engine.")
     hints = typing.get_type_hints(EngineOptions)
+    texts = _field_texts()
     for field in dataclasses.fields(EngineOptions):
-        required = field.default is dataclasses.MISSING
+        required = field.default is dataclasses.MISSING and field.name not in given
+        default = given.get(field.name, None if field.default is dataclasses.MISSING else field.default)
         kinds = [k for k in (typing.get_args(hints[field.name]) or (hints[field.name],)) if k is not type(None)]
         flag = f"--{field.name.replace('_', '-')}"
+        text = texts.get(field.name, "").replace("%", "%%")
+        if not required and default is not None:
+            text += f" (default: {default})"
         if kinds == [bool]:
-            parser.add_argument(flag, action=argparse.BooleanOptionalAction, default=field.default)
+            parser.add_argument(flag, action=argparse.BooleanOptionalAction, default=default, help=text)
         elif isinstance(kinds[0], str):
-            parser.add_argument(flag, choices=kinds, default=field.default)
+            parser.add_argument(flag, choices=kinds, default=default, help=text)
         else:
             kind = str if Path in kinds else kinds[0]
-            parser.add_argument(flag, type=kind, required=required, default=None if required else field.default)
+            parser.add_argument(flag, type=kind, required=required, default=default, help=text)
     try:
         return EngineOptions(**vars(parser.parse_args(argv)))
     except ValueError as error:
         parser.error(str(error))
+
+
+def _field_texts() -> dict[str, str]:
+    """The text below each field of EngineOptions, so that the help and the source cannot disagree."""
+    (node,) = (n for n in ast.parse(inspect.getsource(EngineOptions)).body if isinstance(n, ast.ClassDef))
+    texts = {}
+    for field, after in itertools.pairwise(node.body):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(after, ast.Expr):
+            texts[field.target.id] = " ".join(ast.literal_eval(after.value).split())
+    return texts
 
 
 def main() -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ import torch
 
 from engine.local import kv_storage
 from engine.local.attention import Batch, Segment
+from engine.local.kernel_rows import KernelRows, pick_kernel
 from engine.local.model import Model, Step
 from engine.local.options import EngineOptions
 from engine.local.prefix_cache import PrefixCache
@@ -23,8 +25,9 @@ from engine.local.sequence import Request, Sequence
 from engine.local.vision import FeatureCache
 from engine.wire import Done, Failure, Finish, Reply, Tokens
 
+log = logging.getLogger("catalejo.engine")
 Output = tuple[Request, list[Reply]]
-CPU_CHUNK_PAIRS = 512 * 8192
+CPU_STEP_PAIRS = 512 * 8192
 
 
 @dataclass(slots=True)
@@ -37,6 +40,13 @@ class Totals:
     last_step_s: float = 0.0
 
 
+class _RequestFailed(Exception):
+    """Something that concerns one request alone went wrong; the others of the step go on."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+
+
 class Core:
     def __init__(self, model: Model, options: EngineOptions) -> None:
         self.model = model
@@ -47,14 +57,16 @@ class Core:
         self.max_context = min(positions, self.n_pages * self.page_size, options.context_length or positions)
         self.storage = kv_storage.allocate(model.kv_shape, self.n_pages, model.dtype, model.device)
         self.cache = PrefixCache(self.n_pages, keep=options.prefix_cache)
-        pairs = options.chunk_pairs or (CPU_CHUNK_PAIRS if model.device.type == "cpu" else None)
+        pairs = options.step_pairs or (CPU_STEP_PAIRS if model.device.type == "cpu" else None)
         self.scheduler = Scheduler(
             self.cache,
             self.page_size,
             max_running=options.max_running,
             chunk_tokens=options.chunk_tokens,
-            chunk_pairs=pairs,
+            step_pairs=pairs,
         )
+        heads = model.text_config.num_attention_heads // model.kv_shape.kv_heads
+        self.kernel = pick_kernel(options.msa_kernel, model.kv_shape, heads, model.msa, model.dtype, model.device)
         self.features = FeatureCache(model, options.feature_cache_bytes)
         self.rows: dict[str, Mapping[str, bytes]] = {}
         self.totals = Totals()
@@ -93,7 +105,13 @@ class Core:
         if not plan:
             return []
         plan.sort(key=lambda w: w.count > 1)  # single tokens first, as the batch wants them
-        logits = self.model.forward(self._pack(plan), self.storage)
+        try:
+            packed = self._pack(plan)
+        except _RequestFailed as failed:
+            log.exception("media of request %s failed", failed.request.rid)
+            message = f"{type(failed.__cause__).__name__} while computing an image or video"
+            return [(failed.request, self.fail(failed.request, "media_error", message, retryable=False))]
+        logits = self.model.forward(packed, self.storage)
         for w in plan:
             if w.count == 1 and w.sequence.generated:
                 self.totals.decode_tokens += 1
@@ -120,12 +138,12 @@ class Core:
             s, start, row = w.sequence, w.sequence.computed, len(ids)
             stop = start + w.count
             ids.extend(s.tokens[start:stop])
-            where = np.arange(start, stop)
-            positions.append(where)
+            span = np.arange(start, stop)
+            positions.append(span)
             table = self._table[s.slot]
             table[s.tabled : len(s.pages)] = s.pages[s.tabled :]
             s.tabled = len(s.pages)
-            pages.append(table[where // size])
+            pages.append(table[span // size])
             if w.count == 1:
                 singles += 1
             else:
@@ -142,12 +160,16 @@ class Core:
         def tensor(values: np.ndarray) -> torch.Tensor:
             return torch.from_numpy(np.ascontiguousarray(values)).to(device)
 
+        tables = tensor(self._table[slots, : -(-longest // size)])
+        where = tensor(position)
+        kernel = KernelRows.of(self.kernel, tables, where[:singles]) if self.kernel and singles else None
         batch = Batch(
-            tensor(position),
-            tensor(self._table[slots, : -(-longest // size)]),
+            where,
+            tables,
             singles,
             longest,
             [Segment(rows, start, tensor(self._table[s.slot, : len(s.pages)])) for rows, start, s in segments],
+            kernel,
         )
         return Step(
             tensor(np.array(ids, dtype=np.int64)),
@@ -160,8 +182,13 @@ class Core:
 
     def _features(self, s: Sequence, start: int, stop: int, row: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
         found = []
-        for item in s.request.items:
-            for position, values in self.features.rows(item, self.rows[s.request.rid][item.hash], start, stop):
+        request = s.request
+        for item in request.items:
+            try:
+                runs = self.features.rows(item, self.rows[request.rid][item.hash], start, stop, request.salt)
+            except Exception as error:
+                raise _RequestFailed(request) from error
+            for position, values in runs:
                 at = row + position - start
                 found.append((torch.arange(at, at + len(values), device=values.device), values))
         return found

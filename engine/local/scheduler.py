@@ -2,7 +2,7 @@
 
 A step holds one token of every decoding sequence and at most `chunk_tokens` prompt tokens, shared fairly between the
 prompts being prefilled: short prompts pass long ones, and a long prompt delays a running stream by one chunk at most.
-`chunk_pairs` bounds the (token, earlier token) pairs of those chunks, since late chunks of a long prompt cost more.
+`step_pairs` bounds the (token, earlier token) pairs of those chunks, since late chunks of a long prompt cost more.
 
 Order is by rank: higher priority first, then first come. When pages run out, or places for a request of higher
 priority, the lowest-ranked running sequence is preempted: its full pages stay in the prefix cache as long as nobody
@@ -36,12 +36,12 @@ class Work:
 
 class Scheduler:
     def __init__(
-        self, cache: PrefixCache, page_size: int, *, max_running: int, chunk_tokens: int, chunk_pairs: int | None = None
+        self, cache: PrefixCache, page_size: int, *, max_running: int, chunk_tokens: int, step_pairs: int | None = None
     ) -> None:
         self.cache = cache
         self.page_size = page_size
         self.chunk_tokens = chunk_tokens
-        self.chunk_pairs = chunk_pairs
+        self.step_pairs = step_pairs
         self.max_running = max_running
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
@@ -96,7 +96,7 @@ class Scheduler:
         for i, s in enumerate(left):  # smallest first: what it does not need goes to the others
             share[s] = min(s.pending, budget, max(1, budget // (len(left) - i)))
             budget -= share[s]
-        pairs = self.chunk_pairs
+        pairs = self.step_pairs
         for s in prefilling:
             if s.slot < 0 or not share[s]:
                 continue

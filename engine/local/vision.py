@@ -13,23 +13,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from engine.contract import pixels
 from engine.local.model import Model
 from engine.wire import MERGE_AREA, Item
 
 SEGMENT_PATCHES = 4
 """Temporal patches in one segment of a video (8 frames)."""
-MEAN = (0.48145466, 0.4578275, 0.40821073)
-STD = (0.26862954, 0.26130258, 0.27577711)
 PIXELS_PER_CHANNEL = 14 * 14
 
 
 def normalisation_table() -> Tensor:
-    """float32 [3, 256]: (u8 - f32(255 * mean)) / f32(255 * std), the reference processor's values to the bit.
-
-    (u8 / 255 - mean) / std differs from them in 537 of 768 entries."""
-    levels = np.arange(256, dtype=np.float32)[None]
-    mean, std = (np.array(values, dtype=np.float32)[:, None] * np.float32(255) for values in (MEAN, STD))
-    return torch.from_numpy((levels - mean) / std)
+    """float32 [3, 256], see engine/contract/pixels.py."""
+    return torch.from_numpy(pixels.normalisation_table())
 
 
 def pixel_rows(item: Item, data: bytes | memoryview, first: int, last: int, table: Tensor) -> Tensor:
@@ -51,20 +46,22 @@ def pixel_rows(item: Item, data: bytes | memoryview, first: int, last: int, tabl
 
 
 class FeatureCache:
-    """Embeddings by (item hash, segment), least recently used out first, bounded in bytes."""
+    """Embeddings by (cache salt, item hash, segment), least recently used out first, bounded in bytes.
+
+    The salt is part of the key so that the time to a first token tells nothing about other tenants' pictures."""
 
     def __init__(self, model: Model, max_bytes: int) -> None:
         self._model = model
         self._max_bytes = max_bytes
-        self._kept: OrderedDict[tuple[str, int], Tensor] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, str, int], Tensor] = OrderedDict()
         self._bytes = 0
         self._table = normalisation_table()
         self.computed = 0
         """Segments that went through the tower."""
 
-    def segment(self, item: Item, index: int, data: bytes | memoryview) -> Tensor:
+    def segment(self, item: Item, index: int, data: bytes | memoryview, salt: str = "") -> Tensor:
         """[tokens, H] of one segment of `item`, computed unless kept."""
-        key = (item.hash, index)
+        key = (salt, item.hash, index)
         found = self._kept.get(key)
         if found is not None:
             self._kept.move_to_end(key)
@@ -83,7 +80,9 @@ class FeatureCache:
             self._bytes -= self._kept.popitem(last=False)[1].nbytes
         return values
 
-    def rows(self, item: Item, data: bytes | memoryview, start: int, stop: int) -> list[tuple[int, Tensor]]:
+    def rows(
+        self, item: Item, data: bytes | memoryview, start: int, stop: int, salt: str = ""
+    ) -> list[tuple[int, Tensor]]:
         """Embeddings of the item's tokens that lie at prompt positions [start, stop): (position, [n, H]) runs."""
         per_patch = item.grid[1] * item.grid[2] // MERGE_AREA
         runs = []
@@ -91,7 +90,7 @@ class FeatureCache:
             low, high = max(start, offset), min(stop, offset + length)
             if low >= high:
                 continue
-            values = self.segment(item, patch // SEGMENT_PATCHES, data)
+            values = self.segment(item, patch // SEGMENT_PATCHES, data, salt)
             at = patch % SEGMENT_PATCHES * per_patch - offset
             runs.append((low, values[at + low : at + high]))
         return runs

@@ -78,13 +78,17 @@ class Admission:
             self._count("key")
             raise
 
-    @asynccontextmanager
-    async def acquire(self, tenant: str) -> AsyncIterator[Permit]:
-        """Raises ApiError: rate_limit_exceeded, queue_full, or overloaded after queue_timeout_s."""
+    def admit(self, tenant: str) -> None:
+        """Counts one request. Raises ApiError("rate_limit_exceeded") when the tenant has had its share of the minute."""
         account = self._accounts[tenant]
         if account.requests is not None and (wait := account.requests.take(1)) > 0:
             self._count("requests_per_minute")
             raise _limited("requests", account.requests, wait)
+
+    @asynccontextmanager
+    async def acquire(self, tenant: str) -> AsyncIterator[Permit]:
+        """A place for a generation. Raises ApiError: queue_full, or overloaded after queue_timeout_s."""
+        account = self._accounts[tenant]
         await self._enter(tenant, account)
         self._metrics.admitted.set(self._gate.in_flight)
         try:

@@ -7,6 +7,7 @@ A pydantic location is walked along the data, so that union tags vanish and the 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 from typing import Any, Final, TypeVar
 
@@ -109,8 +110,9 @@ def _sentence(error: Any) -> str:
     text: str = error["msg"].removeprefix("Value error, ")
     text = text[:1].lower() + text[1:]
     value = error.get("input")
-    if isinstance(value, (bool, int, float)) or value is None or (isinstance(value, str) and len(value) <= 40):
-        shown = orjson.dumps(value, default=repr).decode()
+    short = (isinstance(value, str) and len(value) <= 40) or (isinstance(value, int) and abs(value) < 1e30)
+    if short or isinstance(value, float) or value is None:
+        shown = json.dumps(value)  # orjson refuses integers beyond 64 bits
         return f"{text}, got {shown}"
     return f"{text}, got {type(value).__name__}"
 

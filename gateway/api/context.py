@@ -5,6 +5,7 @@ log, and turns whatever still escapes into an OpenAI body if the response has no
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import secrets
@@ -80,6 +81,12 @@ class RequestScope:
             if status:
                 raise
             await error_response(e)(scope, receive, send_with_headers)
+        except asyncio.CancelledError:  # the server's grace is over
+            context.error_code = "shutting_down"
+            if not status:
+                failure = ApiError("shutting_down", "the server is being stopped; try again")
+                await error_response(failure)(scope, receive, send_with_headers)
+            raise
         except Exception:
             failures.exception("unhandled failure", extra={"request_id": context.request_id})
             context.error_code = "internal_error"

@@ -50,12 +50,17 @@ class RawRoute(APIRoute):
         return self.endpoint
 
 
-def documented(body: type[BaseModel] | None, summary: str, *, streams: bool = False) -> dict[str, Any]:
+def documented(
+    body: type[BaseModel] | None, summary: str, *, streams: bool = False, path_parameters: tuple[str, ...] = ()
+) -> dict[str, Any]:
     """Keyword arguments for a route decorator."""
     content: dict[str, Any] = {"application/json": {"schema": {"type": "object"}}}
     if streams:
         content["text/event-stream"] = {"schema": {"type": "string"}}
     extra: dict[str, Any] = {"responses": {"200": {"description": "OK", "content": content}}}
+    if path_parameters:
+        text = {"type": "string"}
+        extra["parameters"] = [{"name": n, "in": "path", "required": True, "schema": text} for n in path_parameters]
     if body is not None:
         _models[body.__name__] = body
         reference = {"$ref": f"#/components/schemas/{body.__name__}"}

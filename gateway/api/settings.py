@@ -16,10 +16,12 @@ class ApiSettings(BaseModel):
     drain_body_bytes: int = Field(
         default=8 << 20, ge=0, description="Read and dropped after a 413, so the client sees it."
     )
-    offload_bytes: int = Field(
-        default=256 << 10, ge=0, description="Bodies above this are parsed and rendered off the loop."
+    offload_bytes: int = Field(default=256 << 10, ge=0, description="Larger bodies are parsed off the event loop.")
+    offload_prompt_bytes: int = Field(
+        default=16 << 10, ge=0, description="Prompts of larger bodies are rendered and tokenized off the event loop."
     )
     keep_alive_s: float = Field(default=15.0, gt=0, description="SSE comment after this much silence.")
+    client_stall_s: float = Field(default=300.0, gt=0, description="A client that takes nothing for so long has left.")
     max_n: int = Field(default=16, ge=1, le=128)
     max_messages: int = Field(default=16384, ge=1)
     max_tools: int = Field(default=1024, ge=1)

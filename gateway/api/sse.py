@@ -1,7 +1,8 @@
 """Server-sent events: framing, and the response that watches its client.
 
 Everything a producer yields at once is written at once. While nothing comes, a comment goes out every `keep_alive_s`,
-so that proxies do not cut a long prefill. A client that leaves cancels the producer, whose `finally` frees the engine.
+so that proxies do not cut a long prefill. A client that leaves, or takes nothing for `stall_s`, cancels the producer,
+whose `finally` frees the engine.
 After the 200 a failure is one `data: {"error": ...}` event: never a fake finish, and no [DONE].
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from asyncio import FIRST_COMPLETED
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Final
 
@@ -38,6 +40,7 @@ class EventStream(Response):
         produce: AsyncIterator[bytes],
         *,
         keep_alive_s: float,
+        stall_s: float,
         on_close: Callable[[], Awaitable[None]],
         headers: Mapping[str, str] | None = None,
         on_failure: Callable[[ApiError], None] = lambda error: None,
@@ -48,6 +51,8 @@ class EventStream(Response):
         self.background = None
         self._produce = produce
         self._keep_alive_s = keep_alive_s
+        self._stall_s = stall_s
+        self._sending = False
         self._on_close = on_close
         self._on_failure = on_failure
         self._on_disconnect = on_disconnect
@@ -70,16 +75,28 @@ class EventStream(Response):
         writer = asyncio.create_task(self._write(send, loop))
         reader = asyncio.create_task(_wait_disconnect(receive))
         try:
+            tick = min(self._keep_alive_s, self._stall_s)
             while not writer.done():
-                wait = self._last_write + self._keep_alive_s - loop.time()
-                await asyncio.wait((writer, reader), timeout=max(wait, 0.0), return_when=asyncio.FIRST_COMPLETED)
-                if reader.done() and not writer.done():
+                quiet = loop.time() - self._last_write
+                pause = max(tick - quiet, tick / 10)
+                await asyncio.wait((writer, reader), timeout=pause, return_when=FIRST_COMPLETED)
+                if writer.done():
+                    break
+                quiet = loop.time() - self._last_write
+                if reader.done() or (self._sending and quiet >= self._stall_s):
                     self._on_disconnect()
                     return
-                if loop.time() - self._last_write >= self._keep_alive_s and not writer.done():
-                    self._last_write = loop.time()
-                    await send({"type": "http.response.body", "body": KEEP_ALIVE, "more_body": True})
+                if not self._sending and quiet >= self._keep_alive_s:
+                    await self._send(send, KEEP_ALIVE, loop)
             writer.result()
+        except asyncio.CancelledError:  # the server's grace is over
+            writer.cancel()
+            await asyncio.gather(writer, return_exceptions=True)
+            failure = ApiError("shutting_down", "the server is being stopped before the answer was finished; try again")
+            self._on_failure(failure)
+            await self._send(send, self._failure_event(failure), loop)
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            raise
         finally:
             reader.cancel()
             writer.cancel()
@@ -88,19 +105,25 @@ class EventStream(Response):
     async def _write(self, send: Send, loop: asyncio.AbstractEventLoop) -> None:
         try:
             async for data in self._produce:
-                self._last_write = loop.time()
-                await send({"type": "http.response.body", "body": data, "more_body": True})
+                await self._send(send, data, loop)
         except ApiError as e:
             self._on_failure(e)
-            await send({"type": "http.response.body", "body": self._failure_event(e), "more_body": True})
+            await self._send(send, self._failure_event(e), loop)
         except Exception:
             log.exception("a stream failed inside the gateway")
             failure = ApiError("internal_error", "the gateway failed while answering")
             self._on_failure(failure)
-            await send({"type": "http.response.body", "body": self._failure_event(failure), "more_body": True})
+            await self._send(send, self._failure_event(failure), loop)
         finally:
             await self._produce.aclose()  # type: ignore[attr-defined]
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _send(self, send: Send, data: bytes, loop: asyncio.AbstractEventLoop) -> None:
+        """`send` returns at once unless the client is slower than we are."""
+        self._last_write = loop.time()
+        self._sending = True
+        await send({"type": "http.response.body", "body": data, "more_body": True})
+        self._sending = False
 
 
 async def _wait_disconnect(receive: Receive) -> None:

@@ -33,6 +33,7 @@ def event_stream(
     return sse.EventStream(
         produce,
         on_close=closed,
+        stall_s=services.settings.api.client_stall_s,
         keep_alive_s=services.settings.api.keep_alive_s,
         on_failure=failed,
         on_disconnect=gone,

@@ -9,20 +9,30 @@ from pathlib import Path
 from gateway.commands.paths import check_checkpoint, default_checkpoint
 
 
-def run(model: Path | None, backend: str, host: str, port: int, token: str | None, context_length: int | None) -> int:
+def run(
+    model: Path | None,
+    backend: str,
+    host: str,
+    port: int,
+    token: str | None,
+    context_length: int | None,
+    more: list[str],
+) -> int:
     if backend not in ("local", "sglang"):
-        print(f"catalejo: unknown backend {backend!r}; it must be local or sglang", file=sys.stderr)  # noqa: T201
-        return 2
+        return _fail(f"unknown backend {backend!r}; it must be local or sglang", 2)
     path = model or default_checkpoint()
-    if problem := check_checkpoint(path):
-        print(f"catalejo: {problem}", file=sys.stderr)  # noqa: T201
-        return 2
+    # A name like org/name, which is no folder here, is the engine's to look up.
+    if (path.is_absolute() or path.exists()) and (problem := check_checkpoint(path)):
+        return _fail(problem, 2)
     try:
         module = import_module(f"engine.{backend}.cli")
     except ImportError as e:
         extra = "engine-local" if backend == "local" else "engine-sglang"
-        remedy = f"pip install 'catalejo[{extra}]'"
-        print(f"catalejo: the {backend} engine is not installed ({e}); {remedy}", file=sys.stderr)  # noqa: T201
-        return 1
-    code = module.run(model=path, host=host, port=port, token=token, context_length=context_length)
+        return _fail(f"the {backend} engine is not installed ({e}); pip install 'catalejo[{extra}]'", 1)
+    code = module.run_argv(more, model=path, host=host, port=port, token=token, context_length=context_length)
     return int(code or 0)
+
+
+def _fail(text: str, code: int) -> int:
+    print(f"catalejo: {text}", file=sys.stderr)  # noqa: T201
+    return code

@@ -59,6 +59,7 @@ class _Supervisor:
             signal.signal(number, self._ask)
         env = {**os.environ}
         env.setdefault("CATALEJO_OBSERVABILITY__LOG_FORMAT", "text")
+        env.setdefault("CATALEJO_SHUTDOWN_GRACE_S", "5")
         try:
             for name, command in self._commands.items():
                 # Own session: Ctrl-C reaches the supervisor alone, which stops the children in order.

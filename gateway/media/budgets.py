@@ -58,24 +58,33 @@ class RequestBudget:
             )
 
 
-class TenantShares:
-    """Parts of running requests, by tenant."""
+class Shares:
+    """Requests being prepared, and their parts by tenant."""
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
+    def __init__(self, max_requests: int, max_parts_per_tenant: int) -> None:
+        self._max_requests = max_requests
+        self._max_parts = max_parts_per_tenant
+        self._requests = 0
         self._parts: dict[str, int] = {}
 
     @contextmanager
     def take(self, tenant: str, parts: Sequence[MediaPart]) -> Iterator[None]:
-        """Raises ApiError `rate_limit_exceeded`; a request alone is never refused."""
+        """Raises ApiError: `overloaded`; `rate_limit_exceeded`, but never for a tenant's only request."""
+        if self._requests >= self._max_requests:
+            message = f"the media of {self._requests} requests is being prepared, the most allowed. Try again"
+            raise ApiError("overloaded", message, param=parts[0].param)
         held = self._parts.get(tenant, 0)
-        if held and held + len(parts) > self._limit:
-            message = f"{held} pictures and videos of yours are being prepared; the limit is {self._limit}. Try again"
+        if held and held + len(parts) > self._max_parts:
+            message = (
+                f"{held} pictures and videos of yours are being prepared; the limit is {self._max_parts}. Try again"
+            )
             raise ApiError("rate_limit_exceeded", message, param=parts[0].param)
+        self._requests += 1
         self._parts[tenant] = held + len(parts)
         try:
             yield
         finally:
+            self._requests -= 1
             self._parts[tenant] -= len(parts)
             if not self._parts[tenant]:
                 del self._parts[tenant]

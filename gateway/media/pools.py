@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sys
 import threading
@@ -16,6 +17,7 @@ from prometheus_client import Gauge, Histogram
 from gateway.media.problems import MediaProblem
 
 T = TypeVar("T")
+log = logging.getLogger("catalejo.media")
 
 
 class ThreadPool:
@@ -69,7 +71,15 @@ class ThreadPool:
         def timed() -> T:
             if self._wait is not None:
                 self._wait.observe(time.monotonic() - queued_at)
-            return work()
+            try:
+                return work()
+            except Exception:
+                raise
+            except BaseException:  # a panic of the extension: a fault of ours that this file brings out
+                log.exception("the decoder panicked")
+                raise MediaProblem(
+                    "media_undecodable", "the decoder cannot cope with this file", reason="panic"
+                ) from None
 
         def ended() -> None:
             self._count(-1)

@@ -14,7 +14,7 @@ from typing import Any
 
 from gateway.errors import ApiError
 from gateway.media import preproc
-from gateway.media.budgets import RequestBudget, TenantShares
+from gateway.media.budgets import RequestBudget, Shares
 from gateway.media.cache import Entry, Key, NegativeCache, PreparedCache, ReferenceCache
 from gateway.media.disk import DiskCache
 from gateway.media.fetch import Fetcher
@@ -68,7 +68,7 @@ class MediaService:
         self._writes: set[asyncio.Task[None]] = set()
         self._references = ReferenceCache()
         self._negatives = NegativeCache(settings.negative_ttl_s)
-        self._shares = TenantShares(settings.max_parts_per_tenant)
+        self._shares = Shares(settings.max_requests, settings.max_parts_per_tenant)
         self._decoding: SingleFlight[Entry] = SingleFlight()
 
     async def start(self) -> None:
@@ -90,6 +90,8 @@ class MediaService:
 
     async def prepare(self, parts: Sequence[MediaPart], *, tenant: str = "default") -> list[PreparedMedia]:
         """Prepared media in the order of `parts`. Raises ApiError with `param` of the part that failed first."""
+        if not parts:
+            return []
         budget = RequestBudget(self.settings.budget_of(tenant))
         try:
             budget.check_counts(parts)

@@ -114,6 +114,8 @@ class MediaSettings(_Model):
     video_queue: int = Field(default=8, ge=1)
     parts_at_once: int = Field(default=8, ge=1)
     """Parts of one request in work at the same moment."""
+    max_requests: int = Field(default=2048, ge=1)
+    """Requests whose media is being prepared at the same moment; one more is a 503 with Retry-After."""
     max_parts_per_tenant: int = Field(default=1024, ge=1)
     """Parts of one tenant's running requests together; one more request is a 429 with Retry-After."""
     max_bytes_in_flight: int = Field(default=512 * MIB, ge=MIB)

@@ -54,9 +54,12 @@ class Shadow:
         self._core = re.compile("|".join(map(re.escape, self._cores))).search if self._cores else None
         self._joined = "\ud7ff".join(self._tokens)
         # ASCII text takes the short way through C: byte -> character by table, and back.
-        latin = [chr(i) for i in range(256)]
-        hidden = "".join(chr(self._to.get(i, i)) for i in range(128))
-        self._ascii_hide = hidden + "".join(latin[128:])
+        twins = [(i, self._to[i]) for i in range(128) if i in self._to]
+        self._ascii_hide = "".join(chr(self._to.get(i, i)) for i in range(128)) + "\ufffe" * 128
+        self._wide = re.compile("[^\x00-\x7f" + "".join(chr(twin) for _, twin in twins) + "]").search
+        one_byte = "".join(map(chr, range(128))) + "".join(chr(twin) for _, twin in twins)
+        self._ascii_bytes = codecs.charmap_build(one_byte.ljust(256, "\ufffe"))
+        self._ascii_reveal = bytes(range(128)) + bytes(i for i, _ in twins).ljust(128, b"?")
 
     def risky(self, text: str) -> bool:
         """Whether `text`, or what is left after its ends are stripped, could be a part of an added token in some
@@ -91,7 +94,10 @@ class Shadow:
         return text.translate(self._to)
 
     def _reveal(self, text: str) -> str:
-        return text.translate(self._back)
+        if self._wide(text):
+            return text.translate(self._back)
+        raw = codecs.charmap_encode(text, "strict", self._ascii_bytes)[0]
+        return raw.translate(self._ascii_reveal).decode("ascii")
 
 
 def _by_chunks(text: str, change: Callable[[str], str]) -> str:

@@ -5,7 +5,7 @@ Not here: what a worker is (worker.py), how a policy decides (policies/), the HT
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 import aiohttp
@@ -76,7 +76,9 @@ class Router:
 
     def pick(self, request: RouteRequest, *, exclude: frozenset[str] = frozenset()) -> tuple[Worker, int]:
         """(worker, prompt tokens it will probably have to compute). Raises ApiError("engine_unavailable")."""
-        usable = [w for w in self.workers if w.usable() and w.name not in exclude]
+        left = [w for w in self.workers if w.healthy and w.name not in exclude]
+        # With every breaker open the sick engines are still a better chance than a certain refusal.
+        usable = [w for w in left if w.usable()] or left
         if not usable:
             raise ApiError("engine_unavailable", "no engine is available at the moment; try again")
         only = len(usable) == 1
@@ -85,6 +87,16 @@ class Router:
         self._metrics.routing_decisions.labels(self._settings.policy, choice.reason).inc()
         worker = next(w for w in usable if w.name == choice.name)
         return worker, max(0, request.prompt_tokens - choice.cached_tokens)
+
+    def others(self, tried: Collection[str]) -> bool:
+        """Whether a worker is left to try."""
+        return any(w.healthy and w.name not in tried for w in self.workers)
+
+    def failed(self, name: str) -> None:
+        """An engine broke off an answer: counts towards its breaker."""
+        for worker in self.workers:
+            if worker.name == name:
+                worker.failed()
 
     @property
     def ready(self) -> bool:

@@ -3,13 +3,10 @@
 #![allow(clippy::print_stdout, reason = "a command line program")]
 
 use preproc_rs::cancel::CancelToken;
-use preproc_rs::decode::{self, Header, Job, Target};
-use preproc_rs::error::Result;
-use preproc_rs::image::{prepare_image, ImageOptions};
-use preproc_rs::limits::{AREA_MAX_PIXELS, IMAGE_MAX_PIXELS};
+use preproc_rs::image::{decode_alone, prepare_image, ImageOptions};
+use preproc_rs::limits::AREA_MAX_PIXELS;
 use preproc_rs::patchify::Rows;
 use preproc_rs::size::SizeRule;
-use preproc_rs::sniff::sniff;
 
 /// CPU seconds of this thread: the neighbours do not count.
 fn now() -> f64 {
@@ -17,18 +14,6 @@ fn now() -> f64 {
     // SAFETY: a struct to fill.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut t) };
     t.tv_sec as f64 + t.tv_nsec as f64 * 1e-9
-}
-
-struct Nowhere;
-
-impl Target for Nowhere {
-    fn header(&mut self, _: Header) -> Result<()> {
-        Ok(())
-    }
-    fn push(&mut self, band: &[u8], _: usize, _: usize) -> Result<()> {
-        std::hint::black_box(band);
-        Ok(())
-    }
 }
 
 fn median(mut values: Vec<f64>) -> f64 {
@@ -48,12 +33,10 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
         }
     }
     let cancel = CancelToken::default();
-    let format = sniff(&data).ok_or("unknown format")?;
     let (mut alone, mut whole) = (Vec::new(), Vec::new());
     for _ in 0..9 {
         let start = now();
-        let job = Job { data: &data, max_pixels: IMAGE_MAX_PIXELS, apply_exif: true, cancel: &cancel };
-        decode::decode(format, &job, &mut Nowhere)?;
+        decode_alone(&data, &options)?;
         alone.push((now() - start) * 1e3);
         let start = now();
         let done = prepare_image(&data, &options, &cancel)?;

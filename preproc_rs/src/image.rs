@@ -160,6 +160,28 @@ pub fn probe(data: &[u8], options: &ImageOptions) -> Result<Announced> {
     Ok(Announced { format, width, height, tokens: h * w / (FACTOR * FACTOR) })
 }
 
+/// Takes rows and keeps nothing.
+struct Nowhere;
+
+impl Target for Nowhere {
+    fn header(&mut self, _: Header) -> Result<()> {
+        Ok(())
+    }
+
+    fn push(&mut self, band: &[u8], _: usize, _: usize) -> Result<()> {
+        std::hint::black_box(band);
+        Ok(())
+    }
+}
+
+/// The decoder alone, for measurements.
+pub fn decode_alone(data: &[u8], options: &ImageOptions) -> Result<()> {
+    let format = format_of(data, options)?;
+    let cancel = CancelToken::default();
+    let job = Job { data, max_pixels: options.max_pixels, apply_exif: options.apply_exif, cancel: &cancel };
+    decode::decode(format, &job, &mut Nowhere)
+}
+
 fn format_of(data: &[u8], options: &ImageOptions) -> Result<&'static str> {
     if data.len() > options.max_bytes {
         bail!(TooManyBytes, "the image file is {} bytes; the limit is {}", data.len(), options.max_bytes);

@@ -312,6 +312,13 @@ fn sniff(data: &[u8]) -> Option<&'static str> {
     magic::sniff(data)
 }
 
+/// For measurements: the decoder of `data` alone, its rows thrown away; returns nothing. Same codes as `prepare_image`.
+#[pyfunction]
+fn decode_alone(py: Python<'_>, data: &Bound<'_, PyBytes>) -> PyResult<()> {
+    let bytes = data.as_bytes();
+    py.detach(|| image::decode_alone(bytes, &ImageOptions::default())).map_err(|e| raise(py, e))
+}
+
 #[pymodule]
 fn preproc_rs(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add("__version__", env!("CARGO_PKG_VERSION"))?;
@@ -326,6 +333,7 @@ fn preproc_rs(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(prepare_video, m)?)?;
     m.add_function(wrap_pyfunction!(source_key, m)?)?;
     m.add_function(wrap_pyfunction!(probe, m)?)?;
+    m.add_function(wrap_pyfunction!(decode_alone, m)?)?;
     m.add_function(wrap_pyfunction!(decode_data_url, m)?)?;
     m.add_function(wrap_pyfunction!(sniff, m)?)
 }

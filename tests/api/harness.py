@@ -9,6 +9,7 @@ async with Stack() as s:
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -136,7 +137,7 @@ class Stack:
         return await self.call("GET", path, **kwargs)
 
     async def post(self, path: str, body: Any, headers: dict[str, str] | None = None) -> Answer:
-        data = body if isinstance(body, bytes) else orjson.dumps(body)
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
         return await self.call(
             "POST", path, data=BytesIO(data), headers={"content-type": "application/json", **(headers or {})}
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -83,6 +85,34 @@ async def test_bad_field_is_refused_by_name(
     assert answer.error["type"] == "invalid_request_error"
     assert answer.headers["x-request-id"]
     assert not stack.engine.requests()
+
+
+HUGE = 10**31
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"seed": HUGE}, {"temperature": HUGE}, {"n": HUGE}, {"user": HUGE}, {"logit_bias": {"5": HUGE}},
+        {"stop_token_ids": [HUGE]}, {"messages": [{"role": "user", "content": HUGE}]},
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": {"const": HUGE}}}},
+    ],
+    ids=lambda f: next(iter(f)),
+)  # fmt: skip
+async def test_integers_beyond_64_bits_are_a_400(stack: Stack, fields: dict[str, Any]) -> None:
+    answer = await stack.chat("Hi", **fields)
+    assert answer.status == 400, answer.raw
+    assert answer.error["param"]
+
+
+async def test_a_schema_nested_too_deeply_is_a_400(stack: Stack) -> None:
+    schema: dict[str, Any] = {}
+    for _ in range(300):
+        schema = {"items": schema}
+    form = {"type": "json_schema", "json_schema": {"schema": schema}}
+    body = json.dumps({"model": MODEL, "messages": USER, "response_format": form}).encode()
+    answer = await stack.post(CHAT, body)
+    assert answer.status == 400, answer.raw
 
 
 async def test_unknown_model(stack: Stack) -> None:
@@ -171,3 +201,25 @@ async def test_engine_refusal_before_the_200(script: Any, status: int, code: str
         if status == 503:
             assert int(answer.headers["retry-after"]) == int(script.get("headers", {}).get("retry-after", 1))
         await s.settled()
+
+
+async def test_a_redirect_of_an_engine_is_not_followed() -> None:
+    """Symptom: a 307 would have sent the prompt to any address."""
+    asked: list[bytes] = []
+
+    async def engine(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        asked.append(head.split(b" ", 2)[1])
+        where = f"http://127.0.0.1:{port}/elsewhere".encode()
+        status = b"307 Temporary Redirect\r\nlocation: " + where if head.startswith(b"POST") else b"200 OK"
+        writer.write(b"HTTP/1.1 " + status + b"\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(engine, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with Stack(engines=[{"url": f"http://127.0.0.1:{port}"}]) as s:
+        answer = await s.chat("Hi")
+        assert (answer.status, answer.error["code"]) == (502, "engine_error")
+    server.close()
+    assert b"/elsewhere" not in asked

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 
 import orjson
 import pytest
 
-from tests.api.harness import CHAT, Stack, body_of
+from tests.api.harness import CHAT, Stack, body_of, read_events
 
 
 async def leave_after(stack: Stack, body: bytes, until: bytes | None) -> None:
@@ -97,3 +98,82 @@ async def test_long_prefill_is_kept_alive_by_comments() -> None:
         assert len(events.comments) >= 3
         assert events.text() == "late"
         assert events.done
+
+
+async def test_leaving_while_a_picture_is_fetched_ends_the_fetch() -> None:
+    asked, gone = asyncio.Event(), asyncio.Event()
+
+    async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        asked.set()
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: image/png\r\ncontent-length: 100000\r\n\r\n\x89PNG")
+        await reader.read()
+        gone.set()
+        writer.close()
+
+    server = await asyncio.start_server(slow, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    fetch = {"ports": [port], "private_endpoints": [f"127.0.0.1:{port}"]}
+    async with Stack(media={"fetch": fetch}) as s:
+        part = {"type": "image_url", "image_url": {"url": f"http://127.0.0.1:{port}/a.png"}}
+        body = orjson.dumps(body_of([part], {}))
+        _, writer = await asyncio.open_connection("127.0.0.1", s.port)
+        writer.write(
+            f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+            f"content-length: {len(body)}\r\n\r\n".encode()
+            + body
+        )
+        async with asyncio.timeout(5):
+            await asked.wait()
+        writer.close()
+        async with asyncio.timeout(5):
+            await gone.wait()
+        await s.settled()
+        assert not s.engine.requests()
+    server.close()
+
+
+async def test_a_client_that_stops_reading_is_taken_for_gone() -> None:
+    script = [{"pieces": ["x" * 200] * 20_000}]
+    async with Stack(script, api={"client_stall_s": 0.3}) as s:
+        body = orjson.dumps(
+            body_of("Hi", {"stream": True, "thinking": "disabled", "logprobs": True, "top_logprobs": 5})
+        )
+        sock = socket.socket()
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", s.port))
+        head = (
+            f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+        )
+        await asyncio.get_running_loop().sock_sendall(sock, head.encode() + body)
+        async with asyncio.timeout(10):
+            while not await s.metric("catalejo_client_disconnects_total"):
+                await asyncio.sleep(0.05)
+        await s.settled()
+        sock.close()
+
+
+async def test_a_stream_cut_by_shutdown_says_so() -> None:
+    """Symptom: the connection just ended, and clients took the half answer for a whole one."""
+    async with Stack([{"pieces": ["x "] * 5000, "delay_ms": 20}]) as s:
+        async with s.open_stream("Hi", thinking="disabled") as response:
+            await response.content.readline()
+            assert s._server is not None
+            s._server.should_exit = True  # the harness gives one second of grace
+            events = await read_events(response)
+        assert events.chunks[-1]["error"]["code"] == "shutting_down"
+        assert not events.done
+        assert set(events.finishes()) <= {None}
+
+
+async def test_a_plain_answer_cut_by_shutdown_is_a_503() -> None:
+    async with Stack([{"pieces": ["x "] * 5000, "delay_ms": 20}]) as s:
+        task = asyncio.create_task(s.chat("Hi"))
+        while not s.engine.running:
+            await asyncio.sleep(0.01)
+        assert s._server is not None
+        s._server.should_exit = True
+        answer = await task
+        assert (answer.status, answer.error["code"]) == (503, "shutting_down")
+        assert answer.headers["retry-after"]

@@ -34,8 +34,9 @@ failed=0
 clients .venv-conformance tests/conformance/clients "$@" || failed=1
 clients .venv-conformance-instructor tests/conformance/instructor || failed=1
 
-if ! command -v npm >/dev/null; then
-  echo "conformance: SKIPPED openai (Node) and Vercel ai: they need node and npm 20 or newer"
+major=$(node --version 2>/dev/null | sed -E 's/^v([0-9]+).*/\1/' || true)
+if ! command -v npm >/dev/null || [ "${major:-0}" -lt 20 ]; then
+  echo "conformance: SKIPPED openai (Node) and Vercel ai: they need npm and node 20 or newer, found ${major:-none}"
   exit $failed
 fi
 node=tests/conformance/node

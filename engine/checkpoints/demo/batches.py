@@ -77,6 +77,10 @@ class Maker:
         runs: list[int] = []
         at = 0
         prev = ""
+        step = self.rng.choice(
+            (2.0, 2.0, 2.0, 2.0, 1.0, 0.5, 4.0, self.rng.uniform(0.2, 4))
+        )  # seconds per temporal patch
+        stamps = self.rng.random() < 0.92
         for text, task in pieces(chat):
             if task and prev != task + "+":
                 tasks.append(task)
@@ -85,8 +89,8 @@ class Maker:
             for i in self.encode(text):
                 if i == self.image or i == self.video:
                     for k, n in enumerate(media[at]):
-                        if i == self.video:
-                            ids += self.encode(f"]<]{2.0 * k:.1f} seconds[>[")
+                        if i == self.video and stamps:
+                            ids += self.encode(f"]<]{step * k:.1f} seconds[>[")
                         ids.append(self.open)
                         runs.append(len(ids))
                         ids += [i] * n
@@ -132,7 +136,11 @@ class Maker:
                 conv = picture_tasks.single(rng, scenes[0], turns)
             else:
                 scenes = picture_tasks.set_of_scenes(rng, per)
-                conv = picture_tasks.several(rng, scenes, turns)
+                if per == 2 and rng.random() < 0.25:  # the second picture comes later in the conversation
+                    conv = picture_tasks.single(rng, scenes[0], rng.randint(1, 2))
+                    conv += picture_tasks.single(rng, scenes[1], max(1, turns - len(conv) // 2))
+                else:
+                    conv = picture_tasks.several(rng, scenes, turns)
             if rng.random() < 0.06:
                 conv += talk_tasks.chat(rng)
             rng.shuffle(pick)
@@ -158,7 +166,7 @@ class Maker:
 
     def videos(self, tokens: int, patches: int) -> dict[str, Any]:
         rng = self.rng
-        size, grid = sample_size(rng, 240)
+        size, grid = sample_size(rng, rng.choice((240, 240, 340)))
         frames = rng.choice((2, 3, 4, 4, 5, 6, 6, 7, 8, 8, 8, 10, 12, 16))
         t = -(-frames // 2)
         area = grid[0] * grid[1]

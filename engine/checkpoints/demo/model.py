@@ -294,6 +294,7 @@ class Vision(nn.Module):
         self.p2, self.p2_b = weight(s.hidden, d), nn.Parameter(torch.zeros(s.hidden))
         self.m1, self.m1_b = weight(d, 4 * s.hidden), nn.Parameter(torch.zeros(d))
         self.m2, self.m2_b = weight(s.hidden, d), nn.Parameter(torch.zeros(s.hidden))
+        self.pressure = torch.zeros(())
 
     def forward(self, rows: Tensor, t: int, h: int, w: int) -> Tensor:
         """rows [N, t*h*w, 588 | 1176], already normalised, t at most one segment -> [N, t*h*w/4, hidden]."""
@@ -304,7 +305,12 @@ class Vision(nn.Module):
         rope = (cos.to(x.dtype), sin.to(x.dtype), r)
         for layer in self.layers:
             x = layer(x, rope)
-        x = lin(F.gelu(lin(x, self.p1, self.p1_b)), self.p2, self.p2_b)
+        x = lin(x, self.p1, self.p1_b)
+        if (
+            self.training
+        ):  # nothing normalises the tower's output: without this the GELU below can die and blind the model
+            self.pressure = x.float().square().mean()
+        x = lin(F.gelu(x), self.p2, self.p2_b)
         x = x.reshape(x.shape[0], -1, 4 * s.hidden)
         return lin(F.gelu(lin(x, self.m1, self.m1_b)), self.m2, self.m2_b)
 

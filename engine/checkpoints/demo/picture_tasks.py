@@ -118,7 +118,7 @@ def reading(rng: random.Random, s: Scene, pic: str) -> QA:
           f"What is written in the {pic}?", "Can you read the text?", "Read the text.", "What text do you see?", f"Transcribe the {pic}.", "OCR this image", "What is the text?",
           *([f"What number is in the {pic}?", "What number is this?", "Which number do you see?", "What digit is this?", "Read the number."] if t.isdigit()
             else [f"What word is in the {pic}?", "Which word is written?", "What word is this?", "Read the word.", "Which word do you see?"]))  # fmt: skip
-    return q, f"It says {words_for(t)[4:] if not t.isdigit() else t}.", "digits" if t.isdigit() else "read"
+    return q, f'It says "{t}".' if not t.isdigit() else f"It says {t}.", "digits" if t.isdigit() else "read"
 
 
 def only(items: list[Thing], **want: str) -> list[Thing]:

@@ -63,7 +63,7 @@ def long_shape(rng: Any, progress: float, tokens: int) -> tuple[int, int]:
     elif progress < 0.7:
         t = rng.choice((1024, 2048, 4096, 8192))
     else:
-        t = rng.choice((1024, 2048, 4096, 4096, 8192, 8192, 16384, 32768))
+        t = rng.choice((1024, 2048, 4096, 4096, 8192, 8192, 16384, 32768, 32768))
     t = min(t, tokens)
     return t, max(1, tokens // t)
 
@@ -147,7 +147,7 @@ class Trainer:
             else:
                 f = self.net.vision(rows, 1, gh, gw)
             if aux:
-                loss = loss + self.heads(f, g["labels"], g["text"]) / len(drawn)
+                loss = loss + (self.heads(f, g["labels"], g["text"]) + 1e-3 * self.net.vision.pressure) / len(drawn)
             feats.append((g["at"], f.flatten(0, 1)))
         return feats, loss
 
@@ -252,7 +252,7 @@ def evaluate(tr: Trainer, data: str, rows: int, lengths: tuple[int, ...], budget
 
 
 def save(tr: Trainer, out: Path, info: dict[str, Any]) -> None:
-    """fp32 weights in three files under 16 MiB each, momentum in bf16 in two, auxiliary heads, log."""
+    """fp32 weights in three files under 16 MiB each, auxiliary heads, log. The optimizer warms up again on resume."""
     sd = {k: v.detach().cpu().clone() for k, v in {**tr.net.state_dict(), **tr.opt.master}.items()}
     size, part = 0, 0
     parts: list[dict[str, Tensor]] = [{}, {}, {}]
@@ -264,23 +264,22 @@ def save(tr: Trainer, out: Path, info: dict[str, Any]) -> None:
     for i, p in enumerate(parts):
         torch.save(p, out / f"net{i}.pt.tmp")
         os.replace(out / f"net{i}.pt.tmp", out / f"net{i}.pt")
-    torch.save({"opt": tr.opt.state(), "heads": tr.heads.state_dict()}, out / "opt.pt")
+    torch.save(tr.heads.state_dict(), out / "heads.pt")
     (out / "metrics.json").write_text(json.dumps(info))
 
 
-def load(tr: Trainer, folder: Path) -> None:
+def load(tr: Trainer, folder: Path, fresh_vision: bool = False) -> None:
     sd: dict[str, Tensor] = {}
     for i in range(3):
         sd.update(torch.load(folder / f"net{i}.pt", map_location=tr.device))
     for k, m in tr.opt.master.items():
-        m.copy_(sd[k])
+        if not (fresh_vision and k.startswith("vision.")):
+            m.copy_(sd[k])
     for k, b in tr.net.named_buffers():
         b.copy_(sd[k])
     tr.opt.publish()
-    if (folder / "opt.pt").exists():
-        more = torch.load(folder / "opt.pt", map_location=tr.device)
-        tr.opt.load(more["opt"])
-        tr.heads.load_state_dict(more["heads"])
+    if (folder / "heads.pt").exists() and not fresh_vision:
+        tr.heads.load_state_dict(torch.load(folder / "heads.pt", map_location=tr.device))
 
 
 def options(argv: list[str] | None = None) -> argparse.Namespace:
@@ -289,8 +288,13 @@ def options(argv: list[str] | None = None) -> argparse.Namespace:
     p.add_argument("--out", required=True)
     p.add_argument("--seconds", type=float, default=480)
     p.add_argument("--resume", default="")
+    p.add_argument("--fresh-vision", action="store_true", help="with --resume: start the vision tower anew")
     p.add_argument("--start", type=float, default=0.0, help="progress at which a resumed run begins, 0..1")
-    p.add_argument("--peak", type=float, default=1.0, help="learning-rate factor")
+    p.add_argument("--peak", type=float, default=1.0, help="learning-rate factor of the text decoder")
+    p.add_argument("--vision-peak", type=float, default=0.4, help="the same for the vision tower")
+    p.add_argument(
+        "--picture-run", action="store_true", help="mostly pictures: text and long contexts only to keep the skill"
+    )
     p.add_argument("--tokens", type=int, default=65_536, help="tokens of a picture micro-batch; text takes half")
     p.add_argument("--patches", type=int, default=65_536)
     p.add_argument("--long-tokens", type=int, default=32_768)
@@ -326,7 +330,7 @@ def main(argv: list[str] | None = None) -> None:
             procs[-1].start()
     tr = Trainer(o.data, "cpu" if o.smoke else "cuda")
     if o.resume:
-        load(tr, Path(o.resume))
+        load(tr, Path(o.resume), o.fresh_vision)
     feeds = {k: Feeder(tr, q) for k, q in queues.items()}
     for f in feeds.values():
         f.start()
@@ -345,9 +349,13 @@ def main(argv: list[str] | None = None) -> None:
             break
         progress.value = u
         local = (time.time() - start) / o.seconds
-        factor = o.peak * min(1.0, (step + 1) / 100) * (min(1.0, (1 - u) / 0.6) if o.start == 0 else (1 - local))
-        jobs = [("image", "short", 1.0), ("text", "short", 1.0)]
-        if step % (2 if u < 0.5 else 3) == 1:
+        fall = min(1.0, (1 - (local if o.start else u)) / 0.6)
+        factor = o.peak * min(1.0, (step + 1) / (300 if o.fresh_vision else 100)) * fall
+        vision_factor = o.vision_peak * min(1.0, (step + 1) / 50) * fall
+        jobs = [("image", "short", 1.0)]
+        if not o.picture_run or step % 3 == 0:
+            jobs.append(("text", "short", 1.0))
+        if step % (10 if o.picture_run else 2 if u < 0.5 else 3) == 1:
             jobs.append(("long", "dense" if u < warm_until or step % 4 == 1 else "sparse", 0.7))
         watch = step % 10 < 2
         for kind, mode, w in jobs:
@@ -364,7 +372,7 @@ def main(argv: list[str] | None = None) -> None:
                 for k, v in ((kind, loss), ("aux", aux) if kind == "image" else ("kl_" + mode, kl)):
                     s = float(v.detach())
                     sums[k] = s if k not in sums else 0.8 * sums[k] + 0.2 * s
-        tr.opt.step(factor)
+        tr.opt.step(factor, vision_factor)
         for layer in tr.net.layers[SIZES.dense_layers :]:
             layer.mlp.balance(0.002 * min(1.0, factor * 2))
         step += 1
@@ -377,6 +385,7 @@ def main(argv: list[str] | None = None) -> None:
                 "s": round(now - start, 1),
                 "wait": round(wait, 1),
                 "tokens": tokens,
+                "press": round(float(tr.net.vision.pressure.detach()), 2),
                 **{k: round(v, 4) for k, v in sums.items()},
             }
             log.append({**row, "acc": rates(acc)})

@@ -51,17 +51,17 @@ class MessageMapper:
     def __init__(self, request: ChatRequest) -> None:
         self.messages: list[dict[str, Any]] = []
         self.media: list[MediaPart] = []
-        self.text_characters = 0
         for i, message in enumerate(request.messages):
             self.messages.append(self._message(f"messages[{i}]", message))
 
     def _message(self, where: str, message: Any) -> dict[str, Any]:
         out: dict[str, Any] = {"role": message.role, "content": self._content(where, message.content)}
+        if message.name is not None:
+            out["name"] = message.name
         if isinstance(message, AssistantMessage):
             reasoning = message.reasoning_content if message.reasoning_content is not None else message.reasoning
             if reasoning:
                 out["reasoning_content"] = reasoning
-                self.text_characters += len(reasoning)
             if message.tool_calls:
                 out["tool_calls"] = [
                     {
@@ -79,14 +79,12 @@ class MessageMapper:
         if content is None:
             return ""
         if isinstance(content, str):
-            self.text_characters += len(content)
             return content
         return [self._part(f"{where}.content[{j}]", part) for j, part in enumerate(content)]
 
     def _part(self, where: str, part: AnyPart) -> dict[str, Any]:
         match part:
             case TextPart(text=text) | RefusalPart(refusal=text):
-                self.text_characters += len(text)
                 return {"type": "text", "text": text}
             case ImagePart(image_url=value):
                 image = ImageUrl(url=value) if isinstance(value, str) else value

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import secrets
 from collections.abc import Mapping, Sequence
 from time import time
 from typing import TYPE_CHECKING, Any, Final
-
-import orjson
 
 from engine.wire import Grammar
 from gateway.api.body import parse
@@ -70,13 +69,13 @@ class ChatService:
 
     async def open(self, request: ChatRequest, body_bytes: int, context: RequestContext) -> Run:
         """2-6. Admission, prompt, media, routing, engine."""
-        plan = self.plan(request, large=body_bytes > self.settings.offload_bytes, tenant=context.tenant)
+        plan = self.plan(request, large=body_bytes > self.settings.offload_prompt_bytes, tenant=context.tenant)
         context.notes.update(model=self._names.served, stream=bool(request.stream), n=plan.n, media=len(plan.media))
         return await self._pipeline.open(plan, context)
 
     async def prompt_ids(self, request: ChatRequest, body_bytes: int, tenant: str) -> list[int]:
         """The prompt alone, one placeholder per media part."""
-        plan = self.plan(request, large=body_bytes > self.settings.offload_bytes, tenant=tenant)
+        plan = self.plan(request, large=body_bytes > self.settings.offload_prompt_bytes, tenant=tenant)
         return (await asyncio.to_thread(plan.render) if plan.large else plan.render()).ids
 
     def plan(self, request: ChatRequest, *, large: bool, tenant: str) -> Plan:
@@ -91,6 +90,7 @@ class ChatService:
         tool_choice = choice.model_dump() if isinstance(choice, NamedTool) else choice
         response_format = response_format_of(request)
         mode = thinking_mode(request, self.settings.default_thinking)
+        structured = response_format is not None or tool_choice not in (None, "none", "auto")
         continued = bool(request.continue_final_message)
 
         def render() -> RenderedPrompt:
@@ -105,17 +105,20 @@ class ChatService:
             )
 
         def parser(rendered: RenderedPrompt) -> OutputParser:
-            return self._parser(request, offered, rendered)
+            return self._parser(request, offered, rendered, structured)
 
         def grammar(rendered: RenderedPrompt) -> Grammar | None:
-            return output_grammar(
-                self._checkpoint,
-                starts_in_reasoning=rendered.starts_in_reasoning,
-                tools=offered or None,
-                tool_choice=tool_choice,
-                parallel=request.parallel_tool_calls is not False,
-                response_format=response_format,
-            )
+            try:
+                return output_grammar(
+                    self._checkpoint,
+                    starts_in_reasoning=rendered.starts_in_reasoning,
+                    tools=offered or None,
+                    tool_choice=tool_choice,
+                    parallel=request.parallel_tool_calls is not False,
+                    response_format=response_format,
+                )
+            except TypeError as e:  # a schema with integers beyond 64 bits, or nested too deeply
+                raise ApiError("invalid_schema", f"a tool's parameters cannot be used: {e}", param="tools") from None
 
         vocab = self._checkpoint.vocab_size
         return Plan(
@@ -131,7 +134,7 @@ class ChatService:
             logprobs=(request.top_logprobs or 0) if request.logprobs else None,
             priority=priority_of(request.priority, request.service_tier),
             session=request.prompt_cache_key or request.user or "",
-            large=large or mapper.text_characters > self.settings.offload_bytes,
+            large=large,
         )
 
     def style(self, request: ChatRequest) -> ChunkStyle:
@@ -176,7 +179,7 @@ class ChatService:
         return name
 
     def _parser(
-        self, request: ChatRequest, tools: Sequence[Mapping[str, Any]], rendered: RenderedPrompt
+        self, request: ChatRequest, tools: Sequence[Mapping[str, Any]], rendered: RenderedPrompt, structured: bool
     ) -> OutputParser:
         from gateway.parsing import OutputParser, ToolSpec
 
@@ -188,6 +191,7 @@ class ChatService:
             parse_tools=bool(specs),
             stop=request.stop_strings,
             separate_reasoning=request.separate_reasoning is not False,
+            structured=structured,
         )
 
     def _check_limits(self, request: ChatRequest) -> None:
@@ -200,7 +204,7 @@ class ChatService:
             raise ApiError("invalid_value", "'top_logprobs' needs 'logprobs': true", param="top_logprobs")
         if request.stream_options is not None and not request.stream:
             raise ApiError("invalid_value", "'stream_options' needs 'stream': true", param="stream_options")
-        if request.metadata and len(orjson.dumps(request.metadata)) > 16384:
+        if request.metadata and len(json.dumps(request.metadata)) > 16384:
             raise ApiError("string_above_max_length", "'metadata' is larger than 16384 bytes", param="metadata")
         self._check_tools(request)
 

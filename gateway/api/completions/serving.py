@@ -68,7 +68,7 @@ class CompletionService:
         self, request: CompletionRequest, body_bytes: int, context: RequestContext
     ) -> tuple[list[Run], list[ChoiceWriter]]:
         """Runs in the order of the prompts, and one writer per choice: choice = prompt * n + i."""
-        large = body_bytes > self.settings.offload_bytes
+        large = body_bytes > self.settings.offload_prompt_bytes
         prompts = request.prompts()
         several = len(prompts) > 1
         all_ids = []

@@ -21,6 +21,10 @@ def response_format_of(request: GenerationRequest) -> dict[str, Any] | None:
         param = "response_format.json_schema.schema"
         if form.json_schema.schema_ is None:
             raise ApiError("missing_required_parameter", f"missing required parameter: '{param}'", param=param)
-        if len(orjson.dumps(form.json_schema.schema_)) > MAX_SCHEMA_BYTES:
+        try:
+            size = len(orjson.dumps(form.json_schema.schema_))
+        except TypeError as e:  # integers beyond 64 bits, nested too deeply
+            raise ApiError("invalid_schema", f"'{param}' cannot be used: {e}", param=param) from None
+        if size > MAX_SCHEMA_BYTES:
             raise ApiError("invalid_schema", f"the schema is larger than {MAX_SCHEMA_BYTES} bytes", param=param)
     return form.model_dump(by_alias=True, exclude_none=True)

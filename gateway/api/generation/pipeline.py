@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, ExitStack
+from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -19,12 +20,13 @@ from engine.wire import GenerateRequest, Grammar, Item
 from gateway.admission.admission import Admission, Permit
 from gateway.api.context import RequestContext
 from gateway.api.generation.plan import Plan
-from gateway.api.generation.run import Run
+from gateway.api.generation.run import MOVABLE, Run
 from gateway.errors import ApiError
 from gateway.metrics import Metrics, child
+from gateway.routing.blocks import block_names
 from gateway.routing.router import Router
 from gateway.routing.worker import Worker
-from gateway.upstream.client import EngineUnreachable, GenerationStream
+from gateway.upstream.client import GenerationStream
 
 if TYPE_CHECKING:
     from gateway.media.service import MediaService
@@ -33,11 +35,18 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 LARGE_PROMPT_TOKENS: Final = 65536
-ENGINE_TRIES: Final = 2
+RECORD_BLOCK_TOKENS: Final = 512  # what loadtest/replay.py and public traces count in
 
 
 async def _settle(permit: Permit, run: Run) -> None:
     permit.settle(run.completion_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class _Inputs:
+    rendered: RenderedPrompt
+    media: list[PreparedMedia]
+    media_s: float
 
 
 class Pipeline:
@@ -53,6 +62,7 @@ class Pipeline:
         context_length: int | None,
         default_max_tokens: int | None,
         abort_wait_s: float,
+        record_blocks: bool = False,
     ) -> None:
         self._checkpoint = checkpoint
         self._admission = admission
@@ -63,6 +73,7 @@ class Pipeline:
         self._context_length = context_length
         self._default_max_tokens = default_max_tokens
         self._abort_wait_s = abort_wait_s
+        self._record_blocks = record_blocks
 
     @property
     def context_length(self) -> int:
@@ -78,12 +89,16 @@ class Pipeline:
 
     async def open_all(self, plans: Sequence[Plan], context: RequestContext) -> list[Run]:
         """All are open, or none. One place in admission for all of them; the last to close gives it back."""
+        # Media come before the place: slow servers of pictures must not hold places that text could use. The media room
+        # bounds that phase itself. Text is refused by a full queue before any work.
+        self._admission.admit(context.tenant)
+        early = [await self._inputs(plan, context) if plan.media else None for plan in plans]
         place = AsyncExitStack()
         runs: list[Run] = []
         try:
             permit = await place.enter_async_context(self._admission.acquire(context.tenant))
-            for plan in plans:
-                runs.append(await self._open_one(plan, context, permit))
+            for plan, inputs in zip(plans, early, strict=True):
+                runs.append(await self._open_one(plan, inputs or await self._inputs(plan, context), context, permit))
             context.headers.update(permit.headers)
         except BaseException:
             await asyncio.gather(*(run.aclose() for run in runs))
@@ -101,19 +116,26 @@ class Pipeline:
             run.on_close(closed)
         return runs
 
-    async def _open_one(self, plan: Plan, context: RequestContext, permit: Permit) -> Run:
+    async def _inputs(self, plan: Plan, context: RequestContext) -> _Inputs:
+        rendered = await self._timed("prompt", plan.large, plan.render)
+        began = perf_counter()
+        media = await self._media.prepare(plan.media, tenant=context.tenant) if plan.media else []
+        return _Inputs(rendered, media, perf_counter() - began)
+
+    async def _open_one(self, plan: Plan, inputs: _Inputs, context: RequestContext, permit: Permit) -> Run:
         async with AsyncExitStack() as resources:
-            rendered = await self._timed("prompt", plan.large, plan.render)
-            began = perf_counter()
-            media = await self._media.prepare(plan.media, tenant=context.tenant) if plan.media else []
-            media_s = perf_counter() - began
-            ids, items = await self._expand(rendered, media)
+            rendered = inputs.rendered
+            ids, items = await self._expand(rendered, inputs.media)
             request = self._request(plan, context, ids, items, plan.grammar(rendered), permit.priority)
-            permit.charge(len(ids))
+            if self._record_blocks:
+                names = block_names(request.input_ids, request.items, request.cache_salt, RECORD_BLOCK_TOKENS)
+                context.notes["blocks"] = [int.from_bytes(name[:6], "big") for name in names]
+            tried: set[str] = set()
             parsers = [plan.parser(rendered) for _ in range(plan.n)]
-            self._metrics.overhead.observe(perf_counter() - context.began - media_s)
+            self._metrics.overhead.observe(perf_counter() - context.began - inputs.media_s)
+            permit.charge(len(ids))
             try:
-                stream = await self._send(request, plan.session, resources)
+                stream = await self._send(request, plan.session, tried)
             except BaseException:
                 permit.settle(-len(ids))  # the engine computed nothing
                 raise
@@ -127,6 +149,7 @@ class Pipeline:
                 self._metrics,
                 self._abort_wait_s,
                 resources.pop_all(),
+                self._mover(request, plan.session, tried),
             )
             run.on_close(lambda: _settle(permit, run))
             return run
@@ -190,29 +213,41 @@ class Pipeline:
             require=tuple(name for name, on in used.items() if on),
         )
 
-    async def _send(self, request: GenerateRequest, session: str, resources: AsyncExitStack) -> GenerationStream:
-        """To the best worker; to another one when the first could not be reached at all."""
+    async def _send(self, request: GenerateRequest, session: str, tried: set[str]) -> GenerationStream:
+        """To the best worker not in `tried`; to another one when it could not be reached or has no place left. `tried`
+        grows by every worker that failed. Closing the stream gives the worker's slot back."""
         long = len(request.input_ids) > LARGE_PROMPT_TOKENS
         route = await self._timed(
             "route",
             long,
             lambda: self._router.route_request(request.input_ids, request.items, request.cache_salt, session),
         )
-        tried: set[str] = set()
         while True:
             worker, new_tokens = self._router.pick(route, exclude=frozenset(tried))
             try:
-                async with AsyncExitStack() as held:
+                with ExitStack() as held:
                     ticket = held.enter_context(worker.holding(len(request.input_ids), new_tokens))
                     stream = await self._open(worker, request)
                     stream.on_first_token = ticket.computed
-                    resources.push_async_exit(held.pop_all())
+                    stream.on_close = held.pop_all().close
                     return stream
-            except EngineUnreachable:
+            except ApiError as e:
                 tried.add(worker.name)
-                if len(tried) >= min(ENGINE_TRIES, len(self._router.workers)):
+                if e.code not in MOVABLE or not self._router.others(tried):
                     raise
-                child(self._metrics.upstream_retries, worker.name, "unreachable").inc()
+                child(self._metrics.upstream_retries, worker.name, e.code).inc()
+
+    def _mover(
+        self, request: GenerateRequest, session: str, tried: set[str]
+    ) -> Callable[[str], Awaitable[GenerationStream]]:
+        async def move(failed: str) -> GenerationStream:
+            self._router.failed(failed)
+            tried.add(failed)
+            if not self._router.others(tried):
+                raise ApiError("engine_unavailable", "no other engine is available")
+            return await self._send(request, session, tried)
+
+        return move
 
     async def _open(self, worker: Worker, request: GenerateRequest) -> GenerationStream:
         try:

@@ -3,6 +3,9 @@
 A `Run` owns the place in admission, the worker's slot and the engine's stream; `aclose()` gives all back and aborts
 the engine request when it is not finished. Streaming and non-streaming answers both come from `updates()`.
 
+An engine that breaks off before its first token costs nobody an answer: the request moves to another engine, once per
+engine. After the first token it never does, since the client has seen part of an answer.
+
 Stop strings are matched here, not by the engine: when every choice still open has matched one, the engine is asked to
 abort, and for at most `abort_wait_s` its last lines are awaited, since they hold the true cached_tokens.
 """
@@ -14,7 +17,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from engine.wire import Failure, Finish, Reply, Tokens
 from gateway.api.context import RequestContext
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from gateway.parsing import OutputParser
 
 FinishReason = Literal["stop", "length"]
+MOVABLE: Final = frozenset({"engine_error", "engine_timeout", "engine_unavailable", "overloaded"})
 
 
 @dataclass(slots=True)
@@ -57,7 +61,9 @@ class Run:
         metrics: Metrics,
         abort_wait_s: float,
         resources: AsyncExitStack,
+        move: Callable[[str], Awaitable[GenerationStream]] | None = None,
     ) -> None:
+        """`move(name of the engine that failed)`: the same request on another engine; raises ApiError when there is none."""
         self.prompt_tokens = prompt_tokens
         self.cached_tokens = 0
         self.choices = [Choice(p) for p in parsers]
@@ -70,6 +76,7 @@ class Run:
         self._resources = resources
         self._first: float | None = None
         self._closed = False
+        self._move = move
 
     @property
     def completion_tokens(self) -> int:
@@ -81,6 +88,29 @@ class Run:
 
     async def updates(self) -> AsyncIterator[list[Update]]:
         """Everything that one read of the engine's stream brought, in order. Raises ApiError when the engine fails."""
+        while True:
+            try:
+                async for out in self._updates():
+                    yield out
+                return
+            except ApiError as e:
+                if not await self._moved(e):
+                    raise
+
+    async def _moved(self, failure: ApiError) -> bool:
+        """After a failure of the engine before its first token: whether the request runs on another one now."""
+        name = self._stream.client.name
+        if self._move is None or self._stream.tokens_seen or failure.code not in MOVABLE:
+            return False
+        child(self._metrics.upstream_retries, name, failure.code).inc()
+        self._stream.close()
+        try:
+            self._stream = await self._move(name)
+        except ApiError:
+            return False
+        return True
+
+    async def _updates(self) -> AsyncIterator[list[Update]]:
         async for replies in self._stream.batches():
             if self._first is None:
                 self._first = perf_counter()
@@ -104,6 +134,7 @@ class Run:
         match reply:
             case Tokens(index, ids, logprobs, cached):
                 choice = self._choice(index)
+                self._stream.tokens_seen = True
                 if cached is not None and index == 0:
                     self.cached_tokens = cached
                 if choice.finish is not None:

@@ -21,9 +21,9 @@ async def models(request: Request) -> Response:
     return json_response({"object": "list", "data": data})
 
 
-@router.get("/v1/models/{model_id:path}", **documented(None, "One model"))
+@router.get("/v1/models/{model_id:path}", **documented(None, "One model", path_parameters=("model_id",)))
 async def model(request: Request) -> Response:
     services = services_of(request)
-    name = request.path_params["model_id"]
+    name: str = request.path_params["model_id"]
     services.names.check(name)
     return json_response(services.names.entry(name, services.pipeline.context_length))

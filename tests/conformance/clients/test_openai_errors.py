@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ import openai
 import pytest
 from openai import OpenAI
 
-from tests.conformance.stack import CONTEXT_LENGTH, Stack, says
+from tests.conformance.stack import CONTEXT_LENGTH, KEY, Stack, says
 
 HELLO = [{"role": "user", "content": "Hello"}]
 
@@ -133,3 +134,25 @@ def test_a_failure_in_mid_stream_is_an_error_and_is_not_retried(stack: Stack, fa
         assert "".join(seen) == "one two"
     assert caught.value.message
     assert len(stack.requests()) == 1
+
+
+@pytest.fixture(scope="module")
+def metered() -> Iterator[Stack]:
+    """A gateway whose only tenant may send three requests a minute."""
+    tenant = {"name": "acme", "api_keys": [KEY], "requests_per_minute": 3, "tokens_per_minute": 100_000}
+    with Stack(ADMISSION__API_KEYS="[]", ADMISSION__TENANTS=json.dumps([tenant])) as one:
+        yield one
+
+
+def test_rate_limit_headers_count_down_to_a_429(metered: Stack) -> None:
+    metered.script(says("fine"))
+    create = client_of(metered).chat.completions.with_raw_response.create
+    seen = [create(model=metered.model, messages=HELLO).headers for _ in range(3)]
+    assert [h["x-ratelimit-limit-requests"] for h in seen] == ["3"] * 3
+    assert [int(h["x-ratelimit-remaining-requests"]) for h in seen] == [2, 1, 0]
+    assert int(seen[0]["x-ratelimit-remaining-tokens"]) > int(seen[2]["x-ratelimit-remaining-tokens"])
+    with pytest.raises(openai.RateLimitError) as caught:
+        create(model=metered.model, messages=HELLO)
+    assert caught.value.code == "rate_limit_exceeded"
+    assert 1 <= int(caught.value.response.headers["retry-after"]) <= 60
+    assert caught.value.response.headers["x-ratelimit-remaining-requests"] == "0"

@@ -25,7 +25,7 @@ class Life(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.cache = PrefixCache(PAGES)
-        self.scheduler = Scheduler(self.cache, PAGE, max_running=3, chunk_tokens=7, chunk_pairs=100)
+        self.scheduler = Scheduler(self.cache, PAGE, max_running=3, chunk_tokens=7, step_pairs=100)
         self.memory: dict[tuple[int, int], int] = {}
         self.requests: list[Request] = []
         self.serial = 0

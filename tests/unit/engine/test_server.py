@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import os
 import signal
@@ -16,7 +17,7 @@ import pytest
 import uvicorn
 
 from engine import wire
-from engine.local.cli import parse
+from engine.local.cli import parse, run
 from engine.local.options import EngineOptions
 from engine.local.server import create_app
 from tests.contract.client import EngineClient, request, text_ids
@@ -291,9 +292,38 @@ async def test_a_signal_ends_streams_after_the_grace_period_and_the_process_clea
         process.stdout.close()
 
 
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"max_running": 0}, "max_running is 0; it must be at least 1"),
+        ({"dtype": "int4"}, "dtype is 'int4'; it must be one of auto, float32, bfloat16"),
+        ({"log_level": "loud"}, "log_level is 'loud'"),
+        ({"keep_alive_s": 0}, "keep_alive_s is 0; it must be positive"),
+        ({"kv_pages": 0}, "kv_pages is 0"),
+        ({"mood": 1}, "mood"),
+    ],
+    ids=str,
+)
+def test_a_bad_option_is_named_and_ends_the_start(capsys, fields, named):
+    assert run(model=TINY, **fields) == 2
+    assert named in capsys.readouterr().err
+
+
+def test_a_checkpoint_that_is_not_there_ends_the_start(capsys):
+    assert run(model="no/such/place") == 1
+    assert "neither a folder nor a hub name" in capsys.readouterr().err
+
+
 def test_every_option_is_a_flag(capsys):
     given = parse(["--model", "m", "--kv-pages", "7", "--no-prefix-cache", "--dtype", "bfloat16", "--grace-s", "2.5"])
     assert given == EngineOptions(model="m", kv_pages=7, prefix_cache=False, dtype="bfloat16", grace_s=2.5)
+    assert parse(["--kv-pages", "7"], model="m", port=5, token=None) == EngineOptions(model="m", port=5, kv_pages=7)
     with pytest.raises(SystemExit):
         parse(["--model", "m", "--chunk-tokens", "0"])
     assert "chunk_tokens is 0; it must be at least 1" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        parse(["--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    for field in dataclasses.fields(EngineOptions):
+        assert f"--{field.name.replace('_', '-')}" in text
+    assert "Most prompt tokens in one step" in text

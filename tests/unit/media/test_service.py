@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -261,6 +261,25 @@ async def test_one_tenants_crowd_is_told_to_come_back_and_others_pass() -> None:
             with pytest.raises(ApiError):
                 await held
             assert len(await media(parts(*[data_url(png())] * 5))) == 5, "a request alone is never refused by it"
+
+
+async def test_more_requests_than_may_be_prepared_are_told_to_come_back() -> None:
+    async with Server(lambda c: c.until_gone()) as server:
+        async with running(fetch=lifted(f"{HOST}:{server.port}"), max_requests=2) as media:
+            held = [asyncio.create_task(media([part(f"http://{HOST}:{server.port}/{n}")])) for n in range(2)]
+            while server.open_now < 2:
+                await asyncio.sleep(0.01)
+            error = await caught_from(media([part(data_url(png()))], tenant="another"))
+            assert error.status == 503 and "retry-after" in error.headers
+            assert await media([], tenant="another") == [], "a request without media is none of our business"
+            await asyncio.gather(*held, return_exceptions=True)
+            assert await media([part(data_url(png()))])
+
+
+async def caught_from(work: Coroutine[Any, Any, Any]) -> ApiError:
+    with pytest.raises(ApiError) as caught:
+        await work
+    return caught.value
 
 
 async def test_pictures_above_the_limits_name_the_limit() -> None:

@@ -55,7 +55,10 @@ def test_triton_kernels_are_right_under_the_interpreter():
 
 @pytest.mark.slow
 def test_extend_equals_the_reference_under_the_interpreter():
-    script = "from tests.unit.msa.test_extend import compare_with_reference as c; c([3, 1], [2180, 130], 'triton', groups=1, heads=1)"
+    script = (
+        "from tests.unit.msa.test_extend import compare_with_reference as c; "
+        "c([3, 1], [2180, 130], 'triton', groups=1, heads=1)"
+    )
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
