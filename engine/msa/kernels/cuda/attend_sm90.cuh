@@ -10,7 +10,7 @@
 // chosen pages are dealt to the CTAs of the cluster; in a CTA every warp takes 16 or 32 tokens of each page, a step of 16
 // at a time. Steps stream through a ring in shared memory that is private to each lane: a lane copies exactly the 16-byte
 // chunks that it will need as matrix operands (see `operand` for why K needs no transposition; V is paired by byte_perm),
-// so there is nothing to synchronise, and 8 to 12 KB are in flight per warp.
+// so there is nothing to synchronise, and DEPTH - 1 steps of 16 tokens (8 KB; e4m3: a half step more) are in flight per warp.
 // Parts are merged by log-sum-exp: warps through shared memory; CTAs store theirs into the shared memory of the peer that
 // finishes that share of the elements (a store does not wait, a load across the cluster does). No workspace, no atomics on
 // memory, the same bits every time.
@@ -20,18 +20,15 @@
 
 namespace msa {
 
-template <int KD, int QD, int WARPS, bool GIVEN>  // K/V type, query type, warps a CTA, blocks given by the caller
+template <int KD, int QD, int WARPS, int DEPTH, bool GIVEN>  // K/V type, query type, warps a CTA, 8 KB steps in its ring, blocks given
 struct Attend {
-  static constexpr int kThreads = WARPS * 32, kMinCtas = 12 / WARPS;
+  static constexpr int kThreads = WARPS * 32, kMinCtas = DEPTH == 2 ? 3 : 2;
   static constexpr int kMath = kMathType<KD>;
   static constexpr int kBytes = Storage<KD>::kBytes;
   static constexpr int kChunks = Storage<KD>::kChunks;
   static constexpr int kHalves = KD == kE4m3 ? 1 : 2;              // 16-byte chunks of a value row per lane
   static constexpr int kStepChunks = 2 * kChunks + 4 * kHalves;    // of keys: tokens g, g + 8; of values: 2c, 2c+1, 2c+8, 2c+9
-#ifndef MSA_ATTEND_STAGES
-#define MSA_ATTEND_STAGES 2
-#endif
-  static constexpr int kStages = MSA_ATTEND_STAGES * (KD == kE4m3 ? 2 : 1);  // 64 KB: three CTAs fit, or one beside a scoring CTA
+  static constexpr int kStages = DEPTH * (KD == kE4m3 ? 2 : 1);
   static constexpr int kStepsPerPage = kBlock / 16 / WARPS;        // 16-token steps a warp takes of each page
   static constexpr int kRow = kDim + 16;                           // floats of a head's part: 16 more against bank conflicts
   static_assert(WARPS == 4 || WARPS == 8, "a page is shared by 4 or 8 warps");
@@ -106,13 +103,11 @@ struct Attend {
       }
     }
     if constexpr (GIVEN) {
-      grid_trigger();
       Chooser<WARPS>::take(p, sm.chooser, request, j, group);
     } else {
       const Share share = share_of(p.lengths, p.topk, p.score_ctas, request);
       const int own_page = length > 0 ? page_of(p.table, table_row(p.table, request), (length - 1) >> 7) : 0;
       grid_wait();
-      grid_trigger();
       stamp(1, 1);
       Chooser<WARPS>::choose(p, sm.chooser, sm.arena.choose, request, j, group, share, own_page);
     }
@@ -223,6 +218,7 @@ struct Attend {
       }
     }
     stamp(1, 5);
+    grid_trigger();  // not before: what the next grid reads early would only delay the pages above
     merge(p, sm, out, top, total, row, group, rank, cluster_size);
     if constexpr (!GIVEN) {
       if (p.blocks && rank == 0 && warp() == 0) Chooser<WARPS>::report(p, sm.chooser, row, group);

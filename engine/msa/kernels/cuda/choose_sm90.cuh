@@ -41,6 +41,7 @@ struct Chooser {
     int32_t page[kPool];
     uint64_t list[kList];
     uint64_t floor;
+    uint32_t warp_floor[WARPS];
     int32_t count;
   };
   struct alignas(16) Smem { Chosen chosen; };
@@ -55,6 +56,19 @@ struct Chooser {
     if (lane() == 0) sm.chosen.count = own + 1;
   }
 
+  // Lists this thread's items that are not below the floor.
+  MSA_DEVICE static void collect(Arena& arena, int n, uint64_t best, uint64_t floor) {
+    if (best < floor) return;
+    MSA_NO_UNROLL
+    for (int i = 2 * tid(); i < n; i += (i & 1) ? 2 * kThreads - 1 : 1) {
+      const uint64_t v = arena.item[i];
+      if (v >= floor) {
+        const int at = smem_add(&arena.count, 1);
+        if (at < kList) arena.list[at] = v;
+      }
+    }
+  }
+
   // For (request, row j, group). Starts after the candidates are written; ends with a CTA barrier.
   MSA_DEVICE static void choose(const AttendParams& p, Smem& sm, Arena& arena, int request, int j, int group, const Share& share,
                                 int own_page) {
@@ -67,8 +81,9 @@ struct Chooser {
     const int want = p.topk - 1;
     const int n = share.splits * share_slots(share.blocks, share.splits);
     const int64_t base = candidate_base(p.candidates, request, j * p.groups + group, share);
-    // The best item of every thread goes into a ranking; the k-th of those is a floor under the k-th of all, and the few
-    // items not below it are ranked exactly. Short code on purpose: it runs once, and cold instructions are what it costs.
+    // Each warp finds its share of the k best among the bests of its lanes; the lowest of those is a floor under the k-th
+    // of all, and the few items not below it are ranked exactly by counting. Short code on purpose: it runs once, and
+    // waiting is what it costs.
     uint64_t best = 0;
     MSA_UNROLL_4
     for (int i = 2 * tid(); i < n; i += 2 * kThreads) {
@@ -83,23 +98,34 @@ struct Chooser {
       best = higher > best ? higher : best;
     }
     arena.best[tid()] = best;
-    if (tid() == 0) {
-      arena.floor = 1;
-      arena.count = 0;
+    if (tid() == 0) arena.count = 0;
+    const int busy = n >= 2 * kThreads ? WARPS : (n + 63) >> 6, take = busy >= WARPS ? (kTopK + WARPS - 1) / WARPS : (kTopK + busy - 1) / busy;
+    uint32_t mine = picked_key(best), high = 0;
+    MSA_NO_UNROLL
+    for (int r = 0; r < take; r++) {
+      high = warp_max(mine);
+      if (lane() == first_bit(ballot(mine == high))) mine = 0;
     }
+    if (lane() == 0) arena.warp_floor[warp()] = warp() < busy ? high : 0xffffffffu;
     cta_sync();
     stamp(1, 2);
-    if (count_above(arena.best, kThreads, best) == want - 1 && best != 0) arena.floor = best;
+    uint32_t lowest = arena.warp_floor[0];
+    MSA_UNROLL
+    for (int w = 1; w < WARPS; w++) lowest = arena.warp_floor[w] < lowest ? arena.warp_floor[w] : lowest;
+    collect(arena, n, best, lowest > 0 ? static_cast<uint64_t>(lowest) << 32 : 1);
     cta_sync();
-    const uint64_t floor = arena.floor;
-    if (best >= floor) {
-      MSA_NO_UNROLL
-      for (int i = 2 * tid(); i < n; i += (i & 1) ? 2 * kThreads - 1 : 1) {
-        const uint64_t v = arena.item[i];
-        if (v >= floor) arena.list[smem_add(&arena.count, 1)] = v;
+    if (arena.count > kList) {  // very many equal keys: a floor that tells them apart
+      cta_sync();
+      if (tid() == 0) {
+        arena.count = 0;
+        arena.floor = 1;
       }
+      cta_sync();
+      if (best != 0 && count_above(arena.best, kThreads, best) == want - 1) arena.floor = best;
+      cta_sync();
+      collect(arena, n, best, arena.floor);
+      cta_sync();
     }
-    cta_sync();
     const int count = arena.count, got = count < want ? count : want;
     MSA_NO_UNROLL
     for (int i = tid(); i < count; i += kThreads) {

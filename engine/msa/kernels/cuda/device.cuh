@@ -49,6 +49,7 @@ MSA_DEVICE uint32_t ballot(bool p) { return __ballot_sync(0xffffffffu, p); }
 MSA_DEVICE int popc(uint32_t v) { return __popc(v); }
 MSA_DEVICE int first_bit(uint32_t v) { return __ffs(v) - 1; }
 MSA_DEVICE void smem_max(uint32_t* p, uint32_t v) { atomicMax(p, v); }
+MSA_DEVICE uint32_t warp_max(uint32_t v) { return __reduce_max_sync(0xffffffffu, v); }
 MSA_DEVICE int smem_add(int* p, int v) { return atomicAdd(p, v); }
 MSA_DEVICE uint32_t float_bits(float f) { return __float_as_uint(f); }
 MSA_DEVICE float fast_exp2(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }

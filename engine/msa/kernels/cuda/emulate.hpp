@@ -146,6 +146,15 @@ inline uint32_t ballot(bool p) {
 inline int popc(uint32_t v) { return __builtin_popcount(v); }
 inline int first_bit(uint32_t v) { return __builtin_ffs(int(v)) - 1; }
 inline void smem_max(uint32_t* p, uint32_t v) { if (v > *p) *p = v; }
+inline uint32_t warp_max(uint32_t v) {
+  auto& w = emu::warp();
+  w.slot[tid() & 31][0] = v;
+  emu::wait(w.barrier);
+  uint32_t out = 0;
+  for (int i = 0; i < 32; i++) out = uint32_t(w.slot[i][0]) > out ? uint32_t(w.slot[i][0]) : out;
+  emu::wait(w.barrier);
+  return out;
+}
 inline int smem_add(int* p, int v) { *p += v; return *p - v; }
 inline uint32_t float_bits(float f) { uint32_t b; memcpy(&b, &f, 4); return b; }
 inline float fast_exp2(float x) { return std::exp2(x); }
