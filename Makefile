@@ -8,7 +8,7 @@ PORT ?= 8000
 PYTEST_WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test conformance check format locks clean
+.PHONY: help setup serve test conformance fuzz-api check format locks clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -25,6 +25,9 @@ test: setup ## every test that needs no GPU, no cluster and no network
 
 conformance: setup ## real OpenAI clients against a real gateway; own virtual environments, needs node for half of them
 	VENV=$(VENV) tests/conformance/run.sh
+
+fuzz-api: setup ## schemathesis over our OpenAPI: no 5xx (about a minute)
+	VENV=$(VENV) tests/conformance/fuzz.sh
 
 check: setup ## format, lint and types
 	$(BIN)/ruff format --check .

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 from tokenizers.pre_tokenizers import ByteLevel
 from torch import Tensor
 
-from engine.local.errors import BadGrammar
+from engine.contract.errors import BadGrammar
 from engine.wire import Grammar
 
 CACHE_BYTES = 256 << 20

@@ -6,7 +6,6 @@ import hmac
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import orjson
 import torch
@@ -19,12 +18,14 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from engine import wire
+from engine.contract.body import read_body, reply
+from engine.contract.body import refusal as contract_refusal
+from engine.contract.errors import Refusal
+from engine.contract.streaming import Dialect, Ndjson, StreamedReply, leaving
 from engine.local import checkpoint, stock
-from engine.local.errors import Refusal
 from engine.local.model import Model
 from engine.local.options import EngineOptions
-from engine.local.service import Service
-from engine.local.streaming import Ndjson, StreamedReply, leaving
+from engine.local.service import Service, Stream
 
 SMALL_PARAMETERS = 50_000_000
 """Below this a second CPU thread costs more than it gives, and far more when the cores are busy."""
@@ -69,32 +70,16 @@ class BearerToken:
         await self._app(scope, receive, send)
 
 
-def reply(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(orjson.dumps(body), status, headers, "application/json")
-
-
 def refusal(service: Service, error: Refusal | wire.WireError) -> Response:
     service.metrics.refused.labels(error.code).inc()
-    if isinstance(error, Refusal):
-        after = {} if error.retry_after_s is None else {"retry-after": str(error.retry_after_s)}
-        return reply(error.body(), error.status, after)
-    return reply(error.body(), 413 if isinstance(error, wire.BodyTooLarge) else 400)
-
-
-async def read_body(request: Request, limit: int) -> bytearray:
-    """Raises wire.BodyTooLarge as soon as it is known."""
-    said = request.headers.get("content-length", "")
-    if said.isdigit() and int(said) > limit:
-        raise wire.BodyTooLarge(f"body is {said} bytes; the limit is {limit}")
-    body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > limit:
-            raise wire.BodyTooLarge(f"body is over {len(body)} bytes; the limit is {limit}")
-    return body
+    return contract_refusal(error)
 
 
 # ------------------------------------------------------------------------------------------------ generation
+def streamed(service: Service, stream: Stream, dialect: Dialect) -> StreamedReply:
+    return StreamedReply(stream, dialect, service.options.keep_alive_s, lambda: service.finished(stream))
+
+
 async def generate(request: Request) -> Response:
     """The contract's route."""
     service: Service = request.app.state.service
@@ -105,7 +90,7 @@ async def generate(request: Request) -> Response:
         return refusal(service, error)
     except ClientDisconnect:
         return Response()
-    return StreamedReply(service, stream, Ndjson())
+    return streamed(service, stream, Ndjson())
 
 
 async def stock_generate(request: Request) -> Response:
@@ -119,7 +104,7 @@ async def stock_generate(request: Request) -> Response:
         return Response()
     answer = stock.Answer(asked, incremental)
     if streamed:
-        return StreamedReply(service, stream, stock.Sse(answer))
+        return streamed(service, stream, stock.Sse(answer))
     try:
         async with leaving(request.receive, stream.leave):
             while not stream.gone:

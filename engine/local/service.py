@@ -10,10 +10,10 @@ from collections import deque
 from pathlib import Path
 
 from engine import wire
+from engine.contract.errors import ContextTooLong, DuplicateRid, QueueFull, Refusal, ShuttingDown
+from engine.contract.media_store import MediaStore
 from engine.local.core import Core, Output
-from engine.local.errors import ContextTooLong, DuplicateRid, QueueFull, Refusal, ShuttingDown
 from engine.local.grammar import GrammarCompiler
-from engine.local.media_store import MediaStore
 from engine.local.metrics import EngineMetrics
 from engine.local.model import Model
 from engine.local.options import EngineOptions

@@ -13,23 +13,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from engine.contract import pixels
 from engine.local.model import Model
 from engine.wire import MERGE_AREA, Item
 
 SEGMENT_PATCHES = 4
 """Temporal patches in one segment of a video (8 frames)."""
-MEAN = (0.48145466, 0.4578275, 0.40821073)
-STD = (0.26862954, 0.26130258, 0.27577711)
 PIXELS_PER_CHANNEL = 14 * 14
 
 
 def normalisation_table() -> Tensor:
-    """float32 [3, 256]: (u8 - f32(255 * mean)) / f32(255 * std), the reference processor's values to the bit.
-
-    (u8 / 255 - mean) / std differs from them in 537 of 768 entries."""
-    levels = np.arange(256, dtype=np.float32)[None]
-    mean, std = (np.array(values, dtype=np.float32)[:, None] * np.float32(255) for values in (MEAN, STD))
-    return torch.from_numpy((levels - mean) / std)
+    """float32 [3, 256], see engine/contract/pixels.py."""
+    return torch.from_numpy(pixels.normalisation_table())
 
 
 def pixel_rows(item: Item, data: bytes | memoryview, first: int, last: int, table: Tensor) -> Tensor:

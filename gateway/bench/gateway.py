@@ -74,7 +74,7 @@ def contestants() -> list[Contestant]:
     ]
     if smg := shutil.which("smg"):
         workers = ["--worker-urls", "http://127.0.0.1:{engine}", "--policy", "round_robin"]
-        out.append(Contestant("smg-http", [smg, "launch", "--port", "{port}", *workers], "/health"))
+        out.append(Contestant("smg-http", [smg, "launch", "--port", "{port}", *workers], "/readiness"))
     if litellm := shutil.which("litellm"):
         args = ["--model", "openai/tiny", "--api_base", "http://127.0.0.1:{engine}/v1", "--port", "{port}"]
         out.append(Contestant("litellm", [litellm, *args], "/health/liveliness"))

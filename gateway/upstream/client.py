@@ -115,7 +115,7 @@ class EngineClient:
         try:
             async with asyncio.timeout(self._settings.abort_wait_s):
                 async with self._session.post(
-                    self.url + "/abort_request", json={"rid": rid}, headers=self._headers
+                    self.url + "/abort_request", json={"rid": rid}, headers=self._headers, allow_redirects=False
                 ) as response:
                     await response.read()
         except (aiohttp.ClientError, OSError, TimeoutError):
@@ -125,12 +125,18 @@ class EngineClient:
         """GET /health, then /model_info for the context length. Never raises."""
         try:
             async with asyncio.timeout(timeout_s):
-                async with self._session.get(self.url + "/health", headers=self._headers) as response:
+                async with self._session.get(
+                    self.url + "/health", headers=self._headers, allow_redirects=False
+                ) as response:
                     if response.status != 200:
                         return EngineStatus(False, detail=f"/health answered {response.status}")
-                async with self._session.get(self.url + "/model_info", headers=self._headers) as response:
+                async with self._session.get(
+                    self.url + "/model_info", headers=self._headers, allow_redirects=False
+                ) as response:
                     info = orjson.loads(await response.read()) if response.status == 200 else {}
-                async with self._session.get(self.url + "/v1/loads", headers=self._headers) as response:
+                async with self._session.get(
+                    self.url + "/v1/loads", headers=self._headers, allow_redirects=False
+                ) as response:
                     loads = orjson.loads(await response.read()) if response.status == 200 else {}
         except (aiohttp.ClientError, OSError, TimeoutError, orjson.JSONDecodeError) as e:
             return EngineStatus(False, detail=type(e).__name__, silent=isinstance(e, TimeoutError))
@@ -153,7 +159,7 @@ class EngineClient:
         for last in (False, True):
             body = b"".join(buffers) if size < JOIN_BELOW_BYTES else _slices(buffers)
             try:
-                return await self._session.post(url, data=body, headers=headers, timeout=timeout)
+                return await self._session.post(url, data=body, headers=headers, timeout=timeout, allow_redirects=False)
             except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as e:
                 if last or isinstance(e, aiohttp.ClientConnectorError):
                     raise

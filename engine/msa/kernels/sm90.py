@@ -37,14 +37,14 @@ class Tuning:
 
 
 def choose(shape: DecodeShape, multiprocessors: int) -> Tuning:
-    """One scoring CTA per multiprocessor; clusters as large as give about one wave of two CTAs per multiprocessor, for
-    few rows, and small ones as soon as there are enough (large clusters fit badly into a partly used chip)."""
+    """One scoring CTA per multiprocessor. Clusters as large as give one attending CTA per multiprocessor; two of them
+    when there are only enough rows for small clusters. Measured: docs/kernels.md."""
     units = shape.rows * shape.groups
     cluster = 16
-    while cluster > 1 and units * cluster > 2 * multiprocessors:
+    while cluster > 1 and units * cluster > multiprocessors:
         cluster //= 2
-    if units * cluster > multiprocessors:
-        cluster = min(cluster, 2)
+    if cluster == 1 and units * 2 <= 2 * multiprocessors:
+        cluster = 2
     return Tuning(multiprocessors, 4, cluster)
 
 

@@ -6,7 +6,7 @@ import re
 import pytest
 from tokenizers import Tokenizer
 
-from engine.local.errors import BadGrammar
+from engine.contract.errors import BadGrammar
 from engine.wire import Grammar
 from tests.unit.engine.harness import TINY, Driver, grammars, text_ids
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from engine.local.errors import MediaStoreFull, MissingMedia, TooMuchMedia
-from engine.local.media_store import MediaStore
+from engine.contract.errors import MediaStoreFull, MissingMedia, TooMuchMedia
+from engine.contract.media_store import MediaStore
 from engine.wire import Item, item_hash
 
 SIZE = 16 * 588

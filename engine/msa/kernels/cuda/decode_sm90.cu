@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(K::kThreads, K::kMinCtas) kernel(const __grid_
   K::run(p, smem);
 }
 template <typename K>
-__global__ void __launch_bounds__(K::kThreads, 8 / (K::kThreads / 32)) cluster_kernel(const __grid_constant__ AttendParams p, int cluster) {
+__global__ void __launch_bounds__(K::kThreads, K::kMinCtas) cluster_kernel(const __grid_constant__ AttendParams p, int cluster) {
   extern __shared__ __align__(16) char smem[];
   K::run(p, smem, cluster);
 }

@@ -34,7 +34,10 @@ template <int KD, int QD, int NT, int WARPS>  // key type, query type, tiles of 
 struct Score {
   static constexpr int kThreads = WARPS * 32, kMinCtas = 1;
   static constexpr int kRowBytes = kDim * Storage<KD>::kBytes;
-  static constexpr int kStages = 16 / WARPS;
+#ifndef MSA_SCORE_STAGES
+#define MSA_SCORE_STAGES 2
+#endif
+  static constexpr int kStages = MSA_SCORE_STAGES;
   static constexpr int kUnitBytes = 8192;
   static constexpr int kUnit = kUnitBytes / kRowBytes;  // tokens
   static constexpr int kUnitsPerPage = kBlock / kUnit;

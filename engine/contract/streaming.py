@@ -12,7 +12,6 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from engine import wire
-from engine.local.service import Service, Stream
 
 
 class Dialect(Protocol):
@@ -34,13 +33,28 @@ class Ndjson:
         return wire.encode_reply(reply)
 
 
+class Stream(Protocol):
+    """Replies of one request."""
+
+    gone: bool
+
+    def leave(self) -> None:
+        """The client is gone: nobody will read on."""
+
+    async def next(self, timeout_s: float) -> list[wire.Reply]:
+        """All that has arrived; empty after `timeout_s` of silence or when the client is gone."""
+
+
 class StreamedReply(Response):
-    def __init__(self, service: Service, stream: Stream, dialect: Dialect) -> None:
+    """`finished` is called once, however it ends."""
+
+    def __init__(self, stream: Stream, dialect: Dialect, keep_alive_s: float, finished: Callable[[], None]) -> None:
         super().__init__(media_type=dialect.media_type, headers={"cache-control": "no-store"})
         del self.headers["content-length"]
-        self._service = service
         self._stream = stream
         self._dialect = dialect
+        self._keep_alive_s = keep_alive_s
+        self._finished = finished
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -50,13 +64,13 @@ class StreamedReply(Response):
         except OSError:
             pass  # the client left while we wrote
         finally:
-            self._service.finished(self._stream)
+            self._finished()
 
     async def _body(self, send: Send) -> None:
         stream, dialect = self._stream, self._dialect
         over = False
         while not over and not stream.gone:
-            replies = await stream.next(self._service.options.keep_alive_s)
+            replies = await stream.next(self._keep_alive_s)
             over = bool(replies) and isinstance(replies[-1], (wire.Done, wire.Failure))
             data = b"".join(dialect.encode(r) for r in replies) or dialect.keep_alive
             if not stream.gone:

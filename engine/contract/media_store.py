@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 
-from engine.local.errors import MediaStoreFull, MissingMedia, TooMuchMedia
+from engine.contract.errors import MediaStoreFull, MissingMedia, TooMuchMedia
 from engine.wire import Item
 
 

@@ -1,0 +1,207 @@
+"""Sparse attention of a SGLang layer through engine.msa: which path, plans kept per shape, every fallback counted.
+
+CATALEJO_MSA   auto    the best kernel engine.msa has for the work (default)
+               triton  its portable kernels     cuda  its Hopper kernels     (a refusal is a fallback, counted)
+               off     SGLang's own kernels: the baseline to measure against
+CATALEJO_MSA_EXTEND_ROWS   longest prefill chunk on a GPU that runs here, in new tokens (default 512): short extends
+               behind long prefixes are what our extend kernels are for; full chunks are SGLang's
+
+No synchronisation and no allocation but the output's during decode, so a step may be captured in a CUDA graph; plans
+are made in the eager warm-up that SGLang runs before capture. Where SGLang's kernels cannot run (a CPU) the same calls
+end in engine.msa's torch reference."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from engine.msa.config import MsaConfig
+from engine.msa.extend import ExtendPlan
+from engine.msa.layouts import DecodeShape, MsaArgumentError, PageTable, pages_of_slots
+from engine.msa.ops import DecodePlan
+
+log = logging.getLogger("catalejo.sglang.msa")
+KERNELS = {"auto": "auto", "triton": "triton", "cuda": "sm90", "off": None}
+MODE_VARIABLE = "CATALEJO_MSA"
+ROWS_VARIABLE = "CATALEJO_MSA_EXTEND_ROWS"
+
+
+@dataclass(frozen=True)
+class Work:
+    """One layer's tensors as SGLang holds them.
+
+    q [rows, heads, D], idx_q [rows, groups, D]; k_cache, v_cache [slots, groups, D]; idx_k_cache [slots, 1, D];
+    req_to_token int32 [requests, context]: the slot of every token; slot_ids [batch]: rows of it."""
+
+    q: Tensor
+    idx_q: Tensor
+    k_cache: Tensor
+    v_cache: Tensor
+    idx_k_cache: Tensor
+    req_to_token: Tensor
+    slot_ids: Tensor
+    block: int
+    topk: int
+    init_blocks: int
+    local_blocks: int
+    scale: float | None
+    k_scale: float | None
+    v_scale: float | None
+
+    @property
+    def config(self) -> MsaConfig:
+        return MsaConfig(self.block, self.topk, self.init_blocks, self.local_blocks)
+
+    @property
+    def groups(self) -> int:
+        return int(self.k_cache.shape[1])
+
+    @property
+    def heads(self) -> int:
+        return int(self.q.shape[1]) // self.groups
+
+    @property
+    def table(self) -> PageTable:
+        return PageTable.of_tokens(self.req_to_token, self.slot_ids, self.block)
+
+    @property
+    def pages(self) -> tuple[Tensor, Tensor, Tensor]:
+        k, v, index = (pages_of_slots(t, self.block) for t in (self.k_cache, self.v_cache, self.idx_k_cache))
+        return k, v, index[:, :, 0]
+
+    @property
+    def scales(self) -> dict[str, Any]:
+        one = {"k_scale": self.k_scale, "v_scale": self.v_scale}
+        return {"scale": self.scale, **{name: 1.0 if value is None else value for name, value in one.items()}}
+
+
+class Paths:
+    """What ran where: counters for tests and, once SGLang's metrics are on, for Prometheus."""
+
+    def __init__(self) -> None:
+        self.mode = "auto"
+        self.kernel: str | None = "auto"
+        self.extend_rows = 512
+        self.served: Counter[tuple[str, str]] = Counter()
+        self.fallbacks: Counter[tuple[str, str]] = Counter()
+        self._decode_plans: dict[DecodeShape, DecodePlan | str] = {}
+        self._extend: tuple[Tensor, ExtendPlan | str] | None = None
+        self._metrics: tuple[Any, Any] | None = None
+
+    def configure(self, environment: dict[str, str]) -> None:
+        """Raises SystemExit for a value that is none of ours."""
+        mode = environment.get(MODE_VARIABLE, "auto")
+        rows = environment.get(ROWS_VARIABLE, "512")
+        if mode not in KERNELS:
+            raise SystemExit(f"catalejo: {MODE_VARIABLE} is {mode!r}; it must be one of {', '.join(KERNELS)}")
+        if not rows.isdigit():
+            raise SystemExit(f"catalejo: {ROWS_VARIABLE} is {rows!r}; it must be a number of tokens")
+        self.mode, self.kernel, self.extend_rows = mode, KERNELS[mode], int(rows)
+
+    def ran(self, phase: str, path: str) -> None:
+        self.served[phase, path] += 1
+        self._counter(0).labels(phase, path).inc()
+
+    def fell_back(self, phase: str, reason: str) -> None:
+        self.ran(phase, "sglang")
+        if self.mode == "off":
+            return
+        first = not self.fallbacks[phase, reason]
+        self.fallbacks[phase, reason] += 1
+        self._counter(1).labels(phase, reason[:80]).inc()
+        if first:
+            log.warning("msa %s: SGLang's own kernels serve this, because of: %s", phase, reason)
+
+    def _counter(self, which: int) -> Any:
+        if self._metrics is None:
+            # Not earlier: SGLang sets prometheus_client's multi-process folder before its first use.
+            from prometheus_client import Counter as Metric
+
+            self._metrics = (
+                Metric("catalejo_msa_layers", "Sparse layers run eagerly or captured, by path.", ["phase", "path"]),
+                Metric("catalejo_msa_fallbacks", "Layers left to SGLang, by reason.", ["phase", "reason"]),
+            )
+        return self._metrics[which]
+
+    def decode_plan(self, shape: DecodeShape, device: torch.device) -> DecodePlan | str:
+        plan = self._decode_plans.get(shape)
+        if plan is None:
+            try:
+                plan = DecodePlan(shape, device, self.kernel or "auto")
+            except MsaArgumentError as error:
+                plan = str(error)
+            self._decode_plans[shape] = plan
+        return plan
+
+    def extend_plan(self, work: Work, key: Tensor, new: list[int], lengths: list[int]) -> ExtendPlan | str:
+        """The plan of this forward pass: all its layers share the very tensor `key`."""
+        if self._extend is None or self._extend[0] is not key:
+            try:
+                plan: ExtendPlan | str = ExtendPlan(
+                    new, lengths, groups=work.groups, heads=work.heads, device=work.q.device, config=work.config,
+                    query_dtype=work.q.dtype, kv_dtype=work.k_cache.dtype, index_dtype=work.idx_k_cache.dtype,
+                    kernel=self.kernel or "auto", head_dim=work.q.shape[2],
+                )  # fmt: skip
+            except MsaArgumentError as error:
+                plan = str(error)
+            self._extend = (key, plan)
+        return self._extend[1]
+
+
+PATHS = Paths()
+
+
+def start() -> None:
+    PATHS.configure(dict(os.environ))
+    log.info("catalejo msa: mode %s, extends of up to %d new tokens", PATHS.mode, PATHS.extend_rows)
+
+
+def fell_back(phase: str, reason: str) -> None:
+    PATHS.fell_back(phase, reason)
+
+
+def decode(work: Work, lengths: Tensor) -> tuple[Tensor | None, str | None]:
+    """One query row per request: (output [rows, heads, D], None), or (None, reason)."""
+    if PATHS.kernel is None:
+        return None, None
+    shape = DecodeShape(
+        requests=work.q.shape[0], groups=work.groups, heads=work.heads, max_tokens=work.req_to_token.shape[1],
+        query_dtype=work.q.dtype, kv_dtype=work.k_cache.dtype, index_dtype=work.idx_k_cache.dtype,
+        head_dim=work.q.shape[2], config=work.config,
+    )  # fmt: skip
+    plan = PATHS.decode_plan(shape, work.q.device)
+    if isinstance(plan, str):
+        return None, plan
+    k, v, index_k = work.pages
+    out = torch.empty_like(work.q)
+    plan.decode(work.q, work.idx_q, k, v, index_k, work.table, lengths, out=out, **work.scales)
+    PATHS.ran("decode", plan.choice.kernel)
+    return out, None
+
+
+def extend(work: Work, key: Tensor, new: list[int], lengths: Tensor | list[int]) -> tuple[Tensor | None, str | None]:
+    """New tokens of several requests, packed: (output, None), or (None, reason)."""
+    if PATHS.kernel is None:
+        return None, None
+    on_gpu = work.q.device.type == "cuda"
+    if on_gpu and torch.cuda.is_current_stream_capturing():
+        return None, "capture"
+    if on_gpu and work.q.shape[0] > PATHS.extend_rows:
+        return None, "long_chunk"
+    if sum(new) != work.q.shape[0] or min(new) < 1:
+        return None, "padded_rows"
+    host = lengths.tolist() if isinstance(lengths, Tensor) else list(lengths)
+    plan = PATHS.extend_plan(work, key, list(new), host)
+    if isinstance(plan, str):
+        return None, plan
+    k, v, index_k = work.pages
+    out = torch.empty_like(work.q)
+    plan.extend(work.q, work.idx_q, k, v, index_k, work.table, out=out, **work.scales)
+    PATHS.ran("prefill", plan.choice.kernel)
+    return out, None

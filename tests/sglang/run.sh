@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# Real SGLang on the CPU with our plugin and the tiny M3 checkpoint (make test-sglang): the contract suite, then
+# tests/sglang/live against the same server. About 3 GB to install and 3 GB of memory.
+#
+# VENV / CATALEJO_PYTHON  the project's environment; it runs the tests
+# SGLANG_VENV             SGLang's own (default .venv-sglang), made from requirements/sglang.txt less cuda_only.txt
+# SGLANG_PORT             where the server listens (default 30917)
+# CATALEJO_TORCH_INDEX    another PyTorch index, e.g. the CPU-only one, as in deploy/build/setup.sh
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+CATALEJO_PYTHON=${CATALEJO_PYTHON:-$PWD/${VENV:-.venv}/bin/python}
+PYTHON=${PYTHON:-$CATALEJO_PYTHON}
+SGLANG_VENV=${SGLANG_VENV:-.venv-sglang}
+PORT=${SGLANG_PORT:-30917}
+LOCK=requirements/sglang.txt
+OUT=build/sglang
+[ -x "$CATALEJO_PYTHON" ] || { echo "test-sglang: no project interpreter at $CATALEJO_PYTHON; run make setup" >&2; exit 2; }
+
+environment() {
+  local key names
+  key=$(cat "$LOCK" tests/sglang/cuda_only.txt | sha256sum)
+  [ -f "$SGLANG_VENV/.lock" ] && [ "$(cat "$SGLANG_VENV/.lock")" = "$key" ] && return
+  names=$(grep -v '^#' tests/sglang/cuda_only.txt | paste -sd'|')
+  mkdir -p $OUT
+  grep -v '^#' "$LOCK" | grep -Ev "^($names)==" >$OUT/requirements.txt
+  echo "test-sglang: installing $(grep -c == $OUT/requirements.txt) packages into $SGLANG_VENV"
+  "$PYTHON" -m venv --clear "$SGLANG_VENV"
+  if [ -n "${CATALEJO_TORCH_INDEX:-}" ]; then
+    # shellcheck disable=SC2046
+    "$SGLANG_VENV/bin/pip" install --quiet --no-deps --index-url "$CATALEJO_TORCH_INDEX" $(grep -E '^(torch|torchvision)==' "$LOCK")
+    grep -vE '^(torch|torchvision|triton|nvidia-[a-z0-9-]+|cuda-[a-z0-9-]+)==' $OUT/requirements.txt >$OUT/rest.txt
+    mv $OUT/rest.txt $OUT/requirements.txt
+  fi
+  "$SGLANG_VENV/bin/pip" install --quiet --no-deps -r $OUT/requirements.txt
+  echo "$key" >"$SGLANG_VENV/.lock"
+}
+
+# What each setting is for:
+#   SGLANG_USE_CPU_ENGINE                       SGLang's CPU platform
+#   PYTHONOPTIMIZE                              its M3 vision tower asserts bfloat16; we compare in float32, where greedy
+#                                               tokens of two engines can be equal
+#   TORCHDYNAMO_DISABLE                         the vision tower's rotary step is torch.compile'd, seconds per shape
+#   SGLANG_OPT_USE_MINIMAX_DECODE_TOPK_RADIX    a CUDA kernel
+#   --skip-server-warmup                        the warm-up needs SGLang's own picture processor
+server() {
+  PYTHONPATH=$PWD/tests/sglang/stubs:$PWD SGLANG_USE_CPU_ENGINE=1 PYTHONOPTIMIZE=1 OMP_NUM_THREADS=1 \
+    TORCHDYNAMO_DISABLE=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false SGLANG_OPT_USE_MINIMAX_DECODE_TOPK_RADIX=0 \
+    "$@"
+}
+FLAGS=(--device cpu --attention-backend torch_native --disable-overlap-schedule --dtype float32 --sampling-backend pytorch
+  --page-size 16 --max-total-tokens 200000 --mem-fraction-static 0.3 --max-running-requests 64 --grammar-backend xgrammar
+  --incremental-streaming-output --enable-metrics --enable-priority-scheduling --skip-server-warmup)
+
+environment
+"$CATALEJO_PYTHON" -m tests.sglang.checkpoint engine/checkpoints/tiny $OUT/tiny
+export CATALEJO_CONTRACT_URL=http://127.0.0.1:$PORT CATALEJO_CONTRACT_TOKEN=contract-suite-token
+export CATALEJO_CONTRACT_MODEL=$PWD/engine/checkpoints/tiny PYTHONPATH=$PWD OMP_NUM_THREADS=1
+LOG=$OUT/server.log
+set -m
+server "$SGLANG_VENV/bin/python" -m sglang.launch_server --model-path $OUT/tiny --host 127.0.0.1 --port "$PORT" \
+  --api-key "$CATALEJO_CONTRACT_TOKEN" "${FLAGS[@]}" >$LOG 2>&1 &
+SERVER=$!
+set +m
+trap 'kill -9 -- -$SERVER 2>/dev/null || true' EXIT
+
+echo "test-sglang: waiting for the server (log: $LOG)"
+for _ in $(seq 300); do
+  if ! kill -0 $SERVER 2>/dev/null; then tail -40 $LOG; echo "test-sglang: the server ended" >&2; exit 1; fi
+  curl -sf -o /dev/null -m 2 "$CATALEJO_CONTRACT_URL/health" && break
+  sleep 2
+done
+curl -sf -o /dev/null -m 5 "$CATALEJO_CONTRACT_URL/health" || { tail -40 $LOG; echo "test-sglang: not up after 600 s" >&2; exit 1; }
+grep "catalejo row" $LOG | grep -c " ok$" | sed 's/^/test-sglang: rows ok: /'
+
+failed=0
+"$CATALEJO_PYTHON" -m pytest -q -p no:cacheprovider tests/contract -k "url" "$@" || failed=1
+"$CATALEJO_PYTHON" -m pytest -q -p no:cacheprovider tests/sglang/live "$@" || failed=1
+[ $failed = 0 ] || { echo "test-sglang: the end of $LOG:"; tail -20 $LOG; }
+exit $failed
