@@ -87,10 +87,10 @@ def defaults(model: Path, gpus: Gpus) -> list[Default]:
             ("--tp", "--tensor-parallel-size", "--dp-size", "--pp-size"),
         )
     )
-    made.append(Default("--mem-fraction-static", "0.85", "room for the vision tower and prefill of long prompts"))
     if gpus.hopper:
         made.append(Default("--attention-backend", "fa3", "dense layers on Hopper"))
     if gpus.memory_gib >= 100:
+        made.append(Default("--mem-fraction-static", "0.9", "the rest is for activations, graphs and the vision tower"))
         made.append(Default("--cuda-graph-max-bs-decode", "128", "decode in graphs for the batches this memory holds"))
     return made
 

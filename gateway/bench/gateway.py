@@ -119,8 +119,12 @@ async def _measure(one: Contestant, port: int, pid: int, streams: int, seconds: 
     one.note(kib_per_idle_stream=await _idle_kib(port, pid))
 
     counter = Counter()
-    body = chat_body(int((seconds + 3) * rate), stream=True)
+    body = chat_body(100_000, stream=True)  # longer than we stay
     clients = [await open_stream(port, body, counter) for _ in range(streams)]
+    for _ in range(300):
+        await asyncio.sleep(0.1)
+        if len(counter.first_s) == streams:
+            break
     await asyncio.sleep(1.0)
     events, cpu, began = counter.events, _cpu_s(pid), time.perf_counter()
     await asyncio.sleep(seconds)

@@ -62,6 +62,8 @@ class Router:
         if self._health is not None:
             self._health.cancel()
             await asyncio.gather(self._health, return_exceptions=True)
+        for worker in self.workers:
+            worker.client.close()
         if self._session is not None:
             await self._session.close()
 

@@ -29,7 +29,7 @@ class Model:
 
     def reply(self, messages: list[dict[str, Any]], **fields: Any) -> dict[str, Any]:
         body = {"model": "demo", "messages": messages, "temperature": 0, "max_tokens": 160, **fields}
-        status, answer = self.stack.call("/v1/chat/completions", body)
+        status, answer = self.stack.call("/v1/chat/completions", body, timeout=1500)
         assert status == 200, answer
         return answer  # type: ignore[no-any-return]
 

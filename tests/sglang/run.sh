@@ -48,7 +48,7 @@ server() {
     "$@"
 }
 FLAGS=(--device cpu --attention-backend torch_native --disable-overlap-schedule --dtype float32 --sampling-backend pytorch
-  --page-size 16 --max-total-tokens 200000 --mem-fraction-static 0.3 --max-running-requests 64 --grammar-backend xgrammar
+  --page-size 16 --max-total-tokens 140000 --mem-fraction-static 0.9 --max-running-requests 64 --grammar-backend xgrammar
   --incremental-streaming-output --enable-metrics --enable-priority-scheduling --skip-server-warmup)
 
 environment

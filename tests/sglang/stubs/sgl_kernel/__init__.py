@@ -69,6 +69,17 @@ def _murmur_hash32(seed: torch.Tensor, positions: torch.Tensor, columns: torch.T
 _library.impl("murmur_hash32_cpu", _murmur_hash32, "CPU")
 
 
+_aten = torch.library.Library("aten", "IMPL")
+
+
+def _mm_dtype(a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype) -> torch.Tensor:
+    """torch.mm(..., out_dtype=...), the router's product, which PyTorch has on CUDA only."""
+    return torch.mm(a.to(out_dtype), b.to(out_dtype))
+
+
+_aten.impl("mm.dtype", _mm_dtype, "CPU")
+
+
 class _Name:
     """A name of the real module: may be imported, read from and compared; calling it is the error."""
 
