@@ -75,6 +75,8 @@ def defaults(model: Path, gpus: Gpus) -> list[Default]:
         Default("--enable-priority-scheduling", None, "the gateway sends priorities"),
         Default("--reasoning-parser", "minimax-m3", "SGLang's own chat route; ours needs none"),
         Default("--tool-call-parser", "minimax-m3", "SGLang's own chat route; ours needs none"),
+        Default("--constrained-json-disable-any-whitespace", None, "a model may fill an answer with white space"),
+        Default("--load-snapshot-publish-interval", "1", "/v1/loads, by which the gateway chooses, is never old"),
         Default("--chunked-prefill-size", "8192", "bounds how long a prefill holds up running streams"),
     ]
     if gpus.count == 0:

@@ -31,8 +31,14 @@ def install(app: Any, host: Host, token: str | None) -> Service:
         Route("/model_info", routes.model_info, methods=["GET"]),
         Route("/get_model_info", routes.model_info, methods=["GET"]),
     ]
-    app.add_middleware(Outermost, service=service, token=token)
+    outermost(app, service, token)
     return service
+
+
+def outermost(app: Any, service: Service, token: str | None) -> None:
+    """In front of whatever middleware SGLang adds later, its API key check among it."""
+    inner = app.build_middleware_stack
+    app.build_middleware_stack = lambda: Outermost(inner(), service, token)
 
 
 class Routes:

@@ -56,4 +56,4 @@ async def test_one_logprob_row_per_token(engine: EngineClient) -> None:
 async def test_nonsense_is_a_400(engine: EngineClient, body: dict[str, Any]) -> None:
     status, answer = await engine.post("/generate", body)
     assert status == 400
-    assert "error" in answer
+    assert "error" in answer or answer["object"] == "error"  # SGLang has two shapes for it

@@ -43,13 +43,15 @@ environment() {
 #   SGLANG_OPT_USE_MINIMAX_DECODE_TOPK_RADIX    a CUDA kernel
 #   --skip-server-warmup                        the warm-up needs SGLang's own picture processor
 server() {
+  unset PYTHONDONTWRITEBYTECODE  # -O has bytecode of its own; without it each start compiles all of SGLang, three times
   PYTHONPATH=$PWD/tests/sglang/stubs:$PWD SGLANG_USE_CPU_ENGINE=1 PYTHONOPTIMIZE=1 OMP_NUM_THREADS=1 \
     TORCHDYNAMO_DISABLE=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false SGLANG_OPT_USE_MINIMAX_DECODE_TOPK_RADIX=0 \
     "$@"
 }
 FLAGS=(--device cpu --attention-backend torch_native --disable-overlap-schedule --dtype float32 --sampling-backend pytorch
   --page-size 16 --max-total-tokens 140000 --mem-fraction-static 0.9 --max-running-requests 64 --grammar-backend xgrammar
-  --incremental-streaming-output --enable-metrics --enable-priority-scheduling --skip-server-warmup)
+  --chunked-prefill-size 512 --incremental-streaming-output --enable-metrics --enable-priority-scheduling
+  --constrained-json-disable-any-whitespace --load-snapshot-publish-interval 1 --skip-server-warmup)
 
 environment
 "$CATALEJO_PYTHON" -m tests.sglang.checkpoint engine/checkpoints/tiny $OUT/tiny

@@ -94,6 +94,20 @@ class Adapter:
         return lambda: self._host.waiting.pop(rid, None)
 
 
+class ApiKey:
+    """SGLang's own check, added after our routes."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        given = dict(scope["headers"]).get(b"authorization")
+        if given == f"Bearer {TOKEN}".encode():
+            await self._app(scope, receive, send)
+        else:
+            await server.reply({"error": "Unauthorized"}, 401)(scope, receive, send)
+
+
 class Wired:
     def __init__(self, limits: Limits, token: str | None) -> None:
         self.host = Host()
@@ -104,7 +118,8 @@ class Wired:
         self.app.add_route(wire.ROUTE, routes.generate, methods=["POST"])
         self.app.add_route("/model_info", routes.model_info)
         self.app.add_route("/abort_request", self._theirs, methods=["POST"])
-        self.app.add_middleware(server.Outermost, service=self.service, token=token)
+        server.outermost(self.app, self.service, token)
+        self.app.add_middleware(ApiKey)
 
     async def _theirs(self, asked: Any) -> Any:
         self.aborts_seen.append(await asked.body())
