@@ -1,7 +1,5 @@
 """The gateway's objects: configuration that the gateway itself accepts, probes, drain, scaling, secrets."""
 
-# ruff: noqa: E501 - assertions on long paths of objects
-
 from __future__ import annotations
 
 import base64

@@ -1,7 +1,5 @@
 """Pods are restricted, nobody has rights in the cluster, and policies admit who should be admitted."""
 
-# ruff: noqa: E501 - assertions on long paths of objects
-
 from __future__ import annotations
 
 import ipaddress

@@ -109,7 +109,7 @@ def _now(name: str, files: tuple[str, ...], sets: tuple[str, ...]) -> Any:
             node = node.get(part) if isinstance(node, dict) else None
         value = node if node is not None else value
     for text in sets:
-        key, _, raw = text.partition(":=" if ":=" in text else "=")
+        key = text.partition(":=" if ":=" in text else "=")[0]
         if key == name:
             value = json.loads(set_arguments((text,))[1].partition("=")[2])
     return value

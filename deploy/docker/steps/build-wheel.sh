@@ -1,0 +1,10 @@
+#!/bin/sh
+# The project's wheel (Python packages and the Rust extension) into $1, from the checkout that is the working directory.
+# Needs: cargo, a C toolchain, clang, nasm, cmake, the libav headers (steps/build-packages.sh), python3 with pip.
+set -eu
+out=$1
+# Pinned: the build must not depend on the day.
+python3 -m pip install --quiet --root-user-action=ignore 'maturin==1.16.0' 2>/dev/null ||
+  python3 -m pip install --quiet --break-system-packages 'maturin==1.16.0'
+python3 -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir "$out" .
+ls -l "$out"
