@@ -20,7 +20,7 @@ serve: setup ## gateway and embedded engine on 127.0.0.1:$(PORT), with the demo 
 	@exec $(BIN)/catalejo up --port $(PORT)
 
 test: setup ## every test that needs no GPU, no cluster and no network
-	cargo test --release --quiet --manifest-path preproc_rs/Cargo.toml
+	cargo test --release --quiet --manifest-path preproc_rs/Cargo.toml --features video
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile -m "not slow"
 
 conformance: setup ## real OpenAI clients against a real gateway; own virtual environments, needs node for half of them
