@@ -4,8 +4,10 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 VERSION=${VERSION:-$(sed -nE 's/^appVersion: *"?([^"]+)"?/\1/p' deploy/helm/catalejo/Chart.yaml)}
+# A release is published, so it must not carry Debian's GPL build of libav: videos are then refused with `decoder_disabled`.
+VIDEO=${VIDEO:-$([ "${RELEASE:-}" = 1 ] && echo 0 || echo 1)}
 BUILDER=${BUILDER:-docker}
-arguments=()
+arguments=(--build-arg "VIDEO=$VIDEO")
 for name in BASE_IMAGE RUST_IMAGE SGLANG_IMAGE; do
   value=${!name:-}
   if [ "${RELEASE:-}" = 1 ] && [[ "$value" != *@sha256:* ]]; then

@@ -15,7 +15,7 @@ from tests.deploy.metric_names import CHART, ROOT
 
 DOCKER = ROOT / "deploy" / "docker"
 FILES = sorted(DOCKER.glob("*.Dockerfile"))
-PIN = re.compile(r"^([a-z0-9.-]+)==([^ ;\\]+)", re.M)
+PIN = re.compile(r"^([a-z0-9.-]+)==([^\s;\\]+)", re.M)
 
 
 def _pins(path: Path) -> dict[str, str]:
