@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from typer.main import get_command
 
 from gateway.cli import app
@@ -36,3 +37,17 @@ def test_the_engine_takes_its_arguments() -> None:
         with COMMANDS["engine"].make_context("engine", list(args[1:])) as context:
             assert context.params["host"] == "0.0.0.0" and context.params["port"] == 30000
             assert context.params["backend"] in ("local", "sglang")
+
+
+def test_sglang_starts_with_the_charts_flags_once_each() -> None:
+    command = pytest.importorskip("engine.sglang.command", reason="needs the SGLang backend of `catalejo engine`")
+    for name in ("h200x8", "h100x8"):
+        kind = "LeaderWorkerSet" if name == "h100x8" else "StatefulSet"
+        args = container(rendered(name).one(kind))["args"]
+        with COMMANDS["engine"].make_context("engine", list(args[1:])) as context:
+            p, more = context.params, context.args
+        gpus = command.Gpus(8, "NVIDIA", 139, "9.0")
+        line, _ = command.build(p["model"], p["host"], p["port"], "token", p["context_length"], more, gpus)
+        flags = [word.split("=", 1)[0] for word in line if word.startswith("--")]
+        assert len(flags) == len(set(flags))
+        assert {"--tp-size=8", "--page-size=128"} <= set(line) and "--context-length" in flags
