@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,10 +13,7 @@ from tests.deploy.chart.matrix import MATRIX, WATCHED, rendered
 from tests.deploy.chart.rendering import pod_of, set_arguments
 from tests.deploy.metric_names import CHART
 
-pytestmark = [
-    pytest.mark.skipif(not os.environ.get("CATALEJO_APISERVER"), reason="needs kube-apiserver: make test-apiserver"),
-    pytest.mark.timeout(900),
-]
+pytestmark = pytest.mark.timeout(900)
 
 DEMO = ("-f", str(CHART / "values-cpu-demo.yaml"), *set_arguments((*WATCHED, "gateway.replicas=2")))
 
