@@ -13,6 +13,8 @@ python3 -m venv /opt/catalejo
 checkpoints=$(/opt/catalejo/bin/python -c 'import engine.checkpoints as c; print(c.__path__[0])')
 if [ -f "$checkpoints/demo/model/config.json" ]; then ln -s "$checkpoints/demo/model" /opt/catalejo/checkpoint
 else ln -s "$checkpoints/tiny" /opt/catalejo/checkpoint; fi
+# numpy ships its own tests: 10 MB that nobody imports.
+find /opt/catalejo/lib -type d -path "*/numpy/*" -name tests -prune -exec rm -rf {} +
 /opt/catalejo/bin/python -m compileall -q /opt/catalejo/lib
 # Nothing installs packages at run time.
 /opt/catalejo/bin/pip uninstall --quiet --yes pip setuptools wheel 2>/dev/null || true

@@ -6,5 +6,6 @@ video="libavcodec59 libavformat59 libavutil57 libswscale6"
 apt-get update -qq
 DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
   ca-certificates python3 $video
+apt-get clean
 rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin
 rm -rf /usr/share/doc/* /usr/share/man/* /usr/share/locale/* /usr/share/info/*
