@@ -60,6 +60,9 @@ class Settings(BaseSettings):
     cors_origins: list[str] = Field(default_factory=list)
     shutdown_grace_s: float = Field(default=30.0, ge=0)
     server_keep_alive_s: int = Field(default=90, ge=1, description="Idle client connections are kept this long.")
+    server_header_timeout_s: float = Field(
+        default=30.0, gt=0, description="A client has this long to send the headers of a request."
+    )
 
     api: ApiSettings = Field(default_factory=ApiSettings)
     admission: AdmissionSettings = Field(default_factory=AdmissionSettings)

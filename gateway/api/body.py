@@ -15,6 +15,7 @@ import orjson
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
+from gateway.api.settings import ApiSettings
 from gateway.errors import ApiError
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -22,9 +23,11 @@ DRAIN_TIMEOUT_S: Final = 2.0
 SHOWN_CHARACTERS: Final = 80
 
 
-async def read_body(request: Request, limit: int, drain: int) -> bytes:
-    """The whole body. Above `limit` bytes: up to `drain` more are read and dropped, so that a reset does not eat the
-    refusal, and the connection is closed."""
+async def read_body(request: Request, settings: ApiSettings) -> bytes:
+    """The whole body. Above `max_body_bytes`: up to `drain_body_bytes` more are read and dropped, so that a reset does not
+    eat the refusal, and the connection is closed. A body that stands still, or crawls, is a 408."""
+    limit, loop = settings.max_body_bytes, asyncio.get_running_loop()
+    began = loop.time()
     declared = request.headers.get("content-length", "")
     size = int(declared) if declared.isascii() and declared.isdigit() else 0
     pieces: list[bytes] = []
@@ -32,16 +35,29 @@ async def read_body(request: Request, limit: int, drain: int) -> bytes:
     if size <= limit:
         size = 0
         while more and size <= limit:
-            piece, more = await _receive(request)
+            slowest = began + settings.body_idle_s + size / settings.body_min_bytes_per_s
+            try:
+                async with asyncio.timeout_at(min(loop.time() + settings.body_idle_s, slowest)):
+                    piece, more = await _receive(request)
+            except TimeoutError:
+                raise _too_slow(settings, size) from None
             size += len(piece)
             pieces.append(piece)
         if size <= limit:
             return pieces[0] if len(pieces) == 1 else b"".join(pieces)
     pieces.clear()
     if more and "100-continue" not in request.headers.get("expect", "").lower():
-        await drop_rest(request, drain)
+        await drop_rest(request, settings.drain_body_bytes)
     message = f"the request body is larger than {limit} bytes"
     raise ApiError("request_too_large", message, headers={"connection": "close"})
+
+
+def _too_slow(settings: ApiSettings, size: int) -> ApiError:
+    message = (
+        f"the request body comes too slowly: {size} bytes so far; nothing for {settings.body_idle_s:g} s, or less than "
+        f"{settings.body_min_bytes_per_s} bytes per second, is not waited for"
+    )
+    return ApiError("request_timeout", message, headers={"connection": "close"})
 
 
 async def _receive(request: Request) -> tuple[bytes, bool]:
@@ -80,6 +96,11 @@ def parse(model: type[Model], body: bytes) -> Model:
         return model.model_validate_json(body)
     except ValidationError as e:
         raise _as_api_error(e, body) from None
+
+
+async def parse_off_loop(model: type[Model], body: bytes, offload_bytes: int) -> Model:
+    """`parse`, in a thread when the body is larger than `offload_bytes`."""
+    return await asyncio.to_thread(parse, model, body) if len(body) > offload_bytes else parse(model, body)
 
 
 def _as_api_error(error: ValidationError, body: bytes) -> ApiError:

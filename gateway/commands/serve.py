@@ -46,6 +46,7 @@ def serve(settings: Settings) -> int:
 
     from gateway.app import create_app
     from gateway.commands.paths import check_checkpoint
+    from gateway.http_protocol import protocol
     from gateway.observability.logging import configure
 
     if problem := check_checkpoint(settings.model_path):
@@ -58,7 +59,7 @@ def serve(settings: Settings) -> int:
         host=settings.host,
         port=settings.port,
         loop="uvloop",
-        http="httptools",
+        http=protocol(settings.server_header_timeout_s),
         lifespan="on",
         log_config=None,
         access_log=False,
