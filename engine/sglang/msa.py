@@ -180,7 +180,10 @@ def decode(work: Work, lengths: Tensor) -> tuple[Tensor | None, str | None]:
         return None, plan
     k, v, index_k = work.pages
     out = torch.empty_like(work.q)
-    plan.decode(work.q, work.idx_q, k, v, index_k, work.table, lengths, out=out, **work.scales)
+    try:
+        plan.decode(work.q, work.idx_q, k, v, index_k, work.table, lengths, out=out, **work.scales)
+    except MsaArgumentError as error:  # raised before anything is launched
+        return None, str(error)
     PATHS.ran("decode", plan.choice.kernel)
     return out, None
 
@@ -202,6 +205,9 @@ def extend(work: Work, key: Tensor, new: list[int], lengths: Tensor | list[int])
         return None, plan
     k, v, index_k = work.pages
     out = torch.empty_like(work.q)
-    plan.extend(work.q, work.idx_q, k, v, index_k, work.table, out=out, **work.scales)
+    try:
+        plan.extend(work.q, work.idx_q, k, v, index_k, work.table, out=out, **work.scales)
+    except MsaArgumentError as error:
+        return None, str(error)
     PATHS.ran("prefill", plan.choice.kernel)
     return out, None

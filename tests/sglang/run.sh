@@ -57,6 +57,8 @@ FLAGS=(--device cpu --attention-backend torch_native --disable-overlap-schedule 
 environment
 "$CATALEJO_PYTHON" -m tests.sglang.checkpoint engine/checkpoints/tiny $OUT/tiny
 export CATALEJO_CONTRACT_URL=http://127.0.0.1:$PORT CATALEJO_CONTRACT_TOKEN=contract-suite-token
+export CATALEJO_CONTRACT_KEEP_ALIVE_S=0.2 CATALEJO_CONTRACT_MAX_BODY_BYTES=8388608
+export CATALEJO_KEEP_ALIVE_S=$CATALEJO_CONTRACT_KEEP_ALIVE_S CATALEJO_MAX_BODY_BYTES=$CATALEJO_CONTRACT_MAX_BODY_BYTES
 export CATALEJO_CONTRACT_MODEL=$PWD/engine/checkpoints/tiny PYTHONPATH=$PWD OMP_NUM_THREADS=1
 echo "test-sglang: $(server "$SGLANG_VENV/bin/python" -m tests.sglang.break_rows 2>/dev/null | tail -1)" | tee $OUT/rows.txt
 grep -q "each one missing or changed is refused" $OUT/rows.txt
