@@ -8,23 +8,26 @@ PORT ?= 8000
 PYTEST_WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test conformance check format locks clean
+.PHONY: help setup serve test conformance fuzz-api check format locks clean
 
 help: ## show this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/; s/\$$\(PORT\)/$(PORT)/' | expand -t 18
 
 setup: ## system packages, virtual environment, Rust extension
 	@deploy/build/setup.sh
 
-serve: setup ## gateway and embedded engine on 127.0.0.1:$(PORT), with the demo checkpoint
+serve: setup ## gateway and embedded engine on 127.0.0.1:$(PORT) (PORT=8001 for another), with the demo checkpoint
 	@exec $(BIN)/catalejo up --port $(PORT)
 
 test: setup ## every test that needs no GPU, no cluster and no network
-	cargo test --release --quiet --manifest-path preproc_rs/Cargo.toml
+	cargo test --release --quiet --manifest-path preproc_rs/Cargo.toml --features video
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile -m "not slow"
 
 conformance: setup ## real OpenAI clients against a real gateway; own virtual environments, needs node for half of them
 	VENV=$(VENV) tests/conformance/run.sh
+
+fuzz-api: setup ## schemathesis over our OpenAPI: no 5xx (about a minute)
+	VENV=$(VENV) tests/conformance/fuzz.sh
 
 check: setup ## format, lint and types
 	$(BIN)/ruff format --check .

@@ -135,6 +135,29 @@ def bench_gateway(
     raise typer.Exit(run(streams, rate, seconds, as_json))
 
 
+@bench.command("preprocess")
+def bench_preprocess(
+    as_json: Annotated[bool, typer.Option("--json")] = False,
+    rounds: Annotated[int, typer.Option(min=1, help="Interleaved rounds; medians are printed.")] = 7,
+    video: Annotated[bool, typer.Option("--video/--no-video")] = True,
+) -> None:
+    """Media to patch rows beside the reference processor, OpenCV and the bare decoders, in one run."""
+    from gateway.bench import preprocess as command
+
+    raise typer.Exit(command.run(as_json, rounds, video))
+
+
+@bench.command(
+    "msa", context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False
+)
+def bench_msa(context: typer.Context) -> None:
+    """Block-sparse attention kernels against their floor and SGLang's (needs a GPU; --check needs none)."""
+    import subprocess
+    import sys
+
+    raise typer.Exit(subprocess.run([sys.executable, "-m", "engine.bench.msa", *context.args], check=False).returncode)
+
+
 @bench.command("routing")
 def bench_routing(
     trace: Annotated[Path | None, typer.Option(help="A Mooncake-format trace to simulate as well.")] = None,

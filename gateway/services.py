@@ -79,6 +79,7 @@ async def start(settings: Settings, metrics: Metrics, admission: Admission) -> S
         context_length=settings.context_length,
         default_max_tokens=settings.api.default_max_tokens,
         abort_wait_s=settings.upstream.abort_wait_s,
+        record_blocks=settings.observability.record_blocks,
     )
     defaults = generation_defaults(settings.model_path) if settings.api.use_generation_config else {}
     chat = ChatService(settings.api, names, checkpoint, builder, pipeline, defaults, metrics)

@@ -263,6 +263,19 @@ def report(source: Path, out: Out = None) -> None:
 
 
 @app.command()
+def merge(sources: list[Path], out: Out = None) -> None:
+    """Join the JSON results of several machines that ran one test together (each with its own --seed)."""
+    from loadtest import merge as merging
+    from loadtest.report import files
+
+    try:
+        result = merging.merge([files.read(path) for path in sources])
+    except (files.ResultError, merging.MergeError) as e:
+        _fail(str(e))
+    _finish(result, out)
+
+
+@app.command()
 def scenarios() -> None:
     """List the shipped scenarios."""
     from loadtest.scenario import load as load_scenario

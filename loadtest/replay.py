@@ -2,14 +2,15 @@
 
 Mooncake (kvcache-ai/Mooncake): JSON lines {timestamp: ms, input_length, output_length, hash_ids: [id of each 512-token block]};
 equal ids mean equal blocks, so the text of a block is a function of its id and prefix reuse is what it was.
-Ours (`catalejo gateway` access log): JSON lines {timestamp: s, prompt_tokens, completion_tokens, blocks?: [...]}; without blocks
-every prompt is new text, and the report says so."""
+Ours: the gateway's access log, JSON lines with time, prompt_tokens, completion_tokens and, with
+`observability.record_blocks`, blocks; without them every prompt is new text. Other lines of the log are passed over."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,8 @@ def read_trace(path: Path, *, limit: int | None = None) -> list[Entry]:
         lines = path.read_bytes().splitlines()
     except OSError as e:
         raise TraceError(f"{path}: {e.strerror}") from None
-    rows = [_entry(path, number, line) for number, line in enumerate(itertools.islice(lines, limit), 1) if line.strip()]
+    entries = (_entry(path, n, line) for n, line in enumerate(itertools.islice(lines, limit), 1) if line.strip())
+    rows = [entry for entry in entries if entry is not None]
     if not rows:
         raise TraceError(f"{path}: no requests")
     rows.sort(key=lambda r: r.at_s)
@@ -48,7 +50,8 @@ def read_trace(path: Path, *, limit: int | None = None) -> list[Entry]:
     return [Entry(r.at_s - start, r.input_tokens, r.output_tokens, r.blocks) for r in rows]
 
 
-def _entry(path: Path, number: int, line: bytes) -> Entry:
+def _entry(path: Path, number: int, line: bytes) -> Entry | None:
+    """None for a line of the access log that is no generation."""
     where = f"{path.name}, line {number}"
     try:
         row = orjson.loads(line)
@@ -56,12 +59,11 @@ def _entry(path: Path, number: int, line: bytes) -> Entry:
             return Entry(
                 row["timestamp"] / 1e3, int(row["input_length"]), int(row["output_length"]), tuple(row["hash_ids"])
             )
-        return Entry(
-            float(row["timestamp"]),
-            int(row["prompt_tokens"]),
-            int(row["completion_tokens"]),
-            tuple(row.get("blocks", ())),
-        )
+        if "logger" in row and "prompt_tokens" not in row:
+            return None
+        ended = datetime.fromisoformat(row["time"]).timestamp()
+        began = ended - float(row.get("duration_ms", 0)) / 1e3
+        return Entry(began, int(row["prompt_tokens"]), int(row["completion_tokens"]), tuple(row.get("blocks", ())))
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as e:
         raise TraceError(f"{where}: {type(e).__name__}: {e}; expected the Mooncake format or our access log") from None
 

@@ -11,7 +11,7 @@ import argparse
 import asyncio
 import json
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import cast
 
 _HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -24,11 +24,12 @@ class Timetable:
     tokens: int = 50
     stall_at_s: float | None = None
     stall_s: float = 0.0
-    started: float = field(default_factory=time.monotonic)
+    started: float = 0.0
+    """Set by the first request: the stall counts from it."""
 
     def stalled(self) -> float:
         """Seconds of the stall still to come at this moment; 0 outside it."""
-        if self.stall_at_s is None:
+        if self.stall_at_s is None or not self.started:
             return 0.0
         into = time.monotonic() - self.started - self.stall_at_s
         return self.stall_s - into if 0 <= into < self.stall_s else 0.0
@@ -93,6 +94,7 @@ class _Server(asyncio.Protocol):
             choice = {"index": 0, "message": {"role": "assistant", "content": "word"}, "finish_reason": "stop"}
             self._json(json.dumps({"id": "t", "choices": [choice], "usage": usage}).encode())
             return
+        self.table.started = self.table.started or time.monotonic()
         row = [received, 0, 0, self.table.tokens]
         self.transport.write(_HEAD)
         self._later(self.table.ttft_s, received / 1e9, 0, row, usage)

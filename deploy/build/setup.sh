@@ -10,7 +10,7 @@ cd "$(dirname "$0")/../.."
 VENV=${VENV:-.venv}
 PYTHON=${PYTHON:-python3}
 LOCK=requirements/app.txt
-APT_PACKAGES=(build-essential pkg-config cmake nasm clang libclang-dev
+APT_PACKAGES=(build-essential pkg-config cmake nasm
   libavcodec-dev libavformat-dev libavutil-dev libswscale-dev)
 
 say() { printf '==> %s\n' "$*"; }
@@ -18,7 +18,7 @@ die() { printf 'error: %s\n' "$*" >&2; exit 1; }
 
 system_packages() {
   local missing=() tool
-  for tool in cc:build-essential pkg-config:pkg-config cmake:cmake nasm:nasm clang:clang; do
+  for tool in cc:build-essential pkg-config:pkg-config cmake:cmake nasm:nasm; do
     command -v "${tool%%:*}" >/dev/null || missing+=("${tool##*:}")
   done
   if command -v pkg-config >/dev/null; then
@@ -26,7 +26,6 @@ system_packages() {
       pkg-config --exists "$tool" || missing+=("$tool-dev")
     done
   fi
-  ls /usr/lib/llvm-*/lib/libclang*.so* /usr/lib/*/libclang*.so* >/dev/null 2>&1 || missing+=(libclang-dev)
   "$PYTHON" -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
   if [ ${#missing[@]} -gt 0 ]; then
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
@@ -72,7 +71,7 @@ extension() {
   if [ -f "$stamp" ] && [ -z "$(find preproc_rs Cargo.toml Cargo.lock pyproject.toml -newer "$stamp" -type f -print -quit)" ]; then
     return
   fi
-  say "building the Rust extension (release; a minute or two the first time)"
+  say "building the Rust extension (release, two or three minutes the first time; image and JPEG libraries are built in)"
   PATH="$(cd "$VENV/bin" && pwd):$PATH" "$VENV/bin/pip" install --no-deps --no-build-isolation --editable . ||
     die "the Rust extension did not build; the lines above say why"
   touch "$stamp"

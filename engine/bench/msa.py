@@ -190,8 +190,8 @@ def tunings(shape: DecodeShape, sms: int) -> tuple[list[Tuning], list[Tuning]]:
     score = [dataclasses.replace(base, score_ctas=c * sms) for c in (1,)]
     units = shape.rows * shape.groups
     attend = [
-        dataclasses.replace(base, attend_warps=w, cluster=c)
-        for w in (4,)
+        dataclasses.replace(base, depth=d, cluster=c)
+        for d in (2, 3)
         for c in (1, 2, 4, 8, 16)
         if sms // 4 <= units * c <= 4 * sms
     ]
@@ -266,9 +266,9 @@ def sweep(inputs: DecodeInputs, repeats: int) -> list[dict[str, Any]]:
     for _, s in scores:
         for _, a in attends[:3]:
             t, u = score_tunings[s], attend_tunings[a]
-            tried("step", dataclasses.replace(t, attend_warps=u.attend_warps, cluster=u.cluster))
+            tried("step", dataclasses.replace(t, depth=u.depth, cluster=u.cluster))
     t, u = score_tunings[scores[0][1]], attend_tunings[attends[0][1]]
-    tried("step", dataclasses.replace(t, attend_warps=u.attend_warps, cluster=u.cluster, pdl=False))
+    tried("step", dataclasses.replace(t, depth=u.depth, cluster=u.cluster, pdl=False))
     return found
 
 
@@ -296,7 +296,7 @@ def print_row(row: dict[str, Any]) -> None:
     name = f"B={row['requests']} L={row['tokens'] // K}k {'fp8' if row['fp8'] else 'bf16'}"
     print(f"{name:18s} {numbers}" + (f"  FAULT {row['fault']}" if row["fault"] else "  ok"), flush=True)
     for s in row.get("sweep", ()):
-        print(f"    {s['what']:7s} ctas={s['score_ctas']:4d} attend warps={s['attend_warps']} "
+        print(f"    {s['what']:7s} ctas={s['score_ctas']:4d} depth={s['depth']} "
               f"cluster={s['cluster']:2d} pdl={int(s['pdl'])}  {s['us']:.2f}", flush=True)  # fmt: skip
 
 

@@ -72,6 +72,7 @@ LARGE = (
     *HALF,
     Case("empty_request", (0, 5000, 1), groups=4),
     Case("ties", (9000, 5000), groups=2, ties=True),
+    Case("ties_long", (300_001,), groups=1, heads=4, ties=True),
     Case("batch_ragged", tuple(131 * i * i + 7 for i in range(1, 40))),
     Case("batch_of_tiny", tuple(range(1, 90)), groups=2, heads=8),
     Case("one_long_many_short", (100_003, *([2200] * 30), 3)),

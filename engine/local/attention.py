@@ -32,6 +32,8 @@ TILE = 256
 MIN_ROWS = 8
 GATHER_FLOATS = 1 << 24
 """Most numbers gathered at once, per tensor: 64 MB in float32."""
+SCORE_FLOATS = 1 << 20
+"""Index scores held at once while they are reduced to block maxima: small enough to stay in a CPU's cache."""
 NEG_INF = float("-inf")
 
 
@@ -80,13 +82,19 @@ def dense_attention(q: Tensor, layer: LayerPages, batch: Batch) -> Tensor:
         count = s.rows.stop - s.rows.start
         grouped = q[s.rows].float().unflatten(1, (groups, -1)).permute(1, 0, 2, 3).flatten(1, 2)  # [G, count*Hq/G, D]
         positions = batch.positions[s.rows].repeat_interleave(grouped.shape[1] // count)
-        merged = _merge_tiles(grouped[None], layer, s.table[None], positions[None, None, :, None], s.end)[0]
+        merged = _merge_tiles(grouped[None], layer, s.table[None], positions[None, None, :, None], s.end, s.first + 1)[
+            0
+        ]
         out[s.rows] = merged.unflatten(1, (count, -1)).permute(1, 0, 2, 3).flatten(1, 2).to(q.dtype)
     return out
 
 
-def _merge_tiles(q: Tensor, layer: LayerPages, tables: Tensor, positions: Tensor, length: int) -> Tensor:
-    """q [R, G, M, D], tables [R, blocks], positions [R, 1, M or 1, 1] -> [R, G, M, D], all float32."""
+def _merge_tiles(
+    q: Tensor, layer: LayerPages, tables: Tensor, positions: Tensor, length: int, seen_by_all: int = 0
+) -> Tensor:
+    """q [R, G, M, D], tables [R, blocks], positions [R, 1, M or 1, 1] -> [R, G, M, D], all float32.
+
+    `seen_by_all`: that many leading keys come before every query, so that tiles within them need no mask."""
     block = layer.k.shape[2]
     blocks_per_tile = max(1, TILE // block)
     span = blocks_per_tile * block
@@ -100,12 +108,14 @@ def _merge_tiles(q: Tensor, layer: LayerPages, tables: Tensor, positions: Tensor
         ids = tables[:, start // block : start // block + blocks_per_tile]
         ids = F.pad(ids, (0, blocks_per_tile - ids.shape[1]))  # page 0 stands in; its keys are masked
         k, v = (pool[ids].transpose(1, 2).flatten(2, 3).float() for pool in (layer.k, layer.v))  # [R, G, span, D]
-        key = offsets + start
-        # Past the end of a sequence lies what an earlier owner of the page left; 0 * NaN would not be 0.
-        v = v.masked_fill((key > ends).transpose(-1, -2), 0.0)
-        scores = (q @ k.transpose(-1, -2)).masked_fill(key > positions, NEG_INF)
+        scores = q @ k.transpose(-1, -2)
+        if start + span > seen_by_all:
+            key = offsets + start
+            # Past the end of a sequence lies what an earlier owner of the page left; 0 * NaN would not be 0.
+            v = v.masked_fill((key > ends).transpose(-1, -2), 0.0)
+            scores.masked_fill_(key > positions, NEG_INF)
         peak = torch.maximum(best, scores.amax(-1, keepdim=True))
-        weights = torch.exp(scores - peak)
+        weights = scores.sub_(peak).exp_()
         keep = torch.exp(best - peak)
         total = total * keep + weights.sum(-1, keepdim=True)
         acc = acc * keep + weights @ v
@@ -126,16 +136,19 @@ def sparse_attention(q: Tensor, index_q: Tensor, layer: LayerPages, batch: Batch
         out[:n] = _attend_blocks(q[:n], layer, batch.tables, blocks, batch.positions[:n])
     for s in batch.segments:
         scores = _segment_scores(index_q[s.rows], layer, s, batch.positions[s.rows])
-        blocks = choose_blocks(scores, batch.positions[s.rows], config)
+        blocks = choose_blocks(scores, batch.positions[s.rows], config)[..., : scores.shape[-1]]  # the rest is empty
         table = s.table[None].expand(len(blocks), -1)
         out[s.rows] = _attend_blocks(q[s.rows], layer, table, blocks, batch.positions[s.rows])
     return out
 
 
-def _block_maxima(products: Tensor, start: int, positions: Tensor, block: int) -> Tensor:
-    """products [T, G, keys] of keys start.. -> fp32 [T, G, keys / block], future keys left out."""
-    future = torch.arange(start, start + products.shape[-1], device=products.device) > positions[:, None]
-    return products.masked_fill(future[:, None], NEG_INF).unflatten(-1, (-1, block)).amax(-1)
+def _block_maxima(products: Tensor, start: int, positions: Tensor, block: int, seen_by_all: int = 0) -> Tensor:
+    """products [T, G, keys] of keys start.. -> fp32 [T, G, keys / block], future keys left out. Changes `products`."""
+    end = start + products.shape[-1]
+    if end > seen_by_all:
+        future = torch.arange(start, end, device=products.device) > positions[:, None]
+        products.masked_fill_(future[:, None], NEG_INF)
+    return products.unflatten(-1, (-1, block)).amax(-1)
 
 
 def _decode_scores(index_q: Tensor, layer: LayerPages, batch: Batch) -> Tensor:
@@ -162,12 +175,12 @@ def _segment_scores(index_q: Tensor, layer: LayerPages, segment: Segment, positi
     n_blocks = -(-segment.end // block)
     rows = index_q.float().flatten(0, 1)
     rows = F.pad(rows, (0, 0, 0, max(0, MIN_ROWS - len(rows))))
-    step = max(1, GATHER_FLOATS // (max(len(rows), dim) * block))
+    step = max(1, SCORE_FLOATS // (max(len(rows), dim) * block))
     parts = []
     for b in range(0, n_blocks, step):
         keys = layer.index_k[segment.table[b : min(b + step, n_blocks)]].flatten(0, 1).float()
         products = (rows @ keys.T)[: count * groups].unflatten(0, (count, groups))
-        parts.append(_block_maxima(products, b * block, positions, block))
+        parts.append(_block_maxima(products, b * block, positions, block, segment.first + 1))
     return torch.cat(parts, -1)
 
 

@@ -41,12 +41,18 @@ def locate(model: str | Path) -> Path:
 
 
 def pick_device(device: str) -> torch.device:
+    """`auto`: the first CUDA device, else the CPU. Raises CheckpointError for one that is not there."""
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        return torch.device(device)
+        found = torch.device(device)
     except RuntimeError as error:
         raise CheckpointError(f"device {device!r} is unknown: {error}") from None
+    if found.type not in ("cpu", "cuda"):
+        raise CheckpointError(f"device {device!r} is not supported; use cpu or cuda")
+    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+        raise CheckpointError(f"device {device!r} is not here: torch sees {torch.cuda.device_count()} CUDA devices")
+    return found
 
 
 def load(folder: Path, dtype: str, device: torch.device) -> M3:

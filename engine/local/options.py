@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from engine.wire import DEFAULT_MAX_BODY_BYTES
 
 DType = Literal["auto", "float32", "bfloat16"]
+LogLevel = Literal["critical", "error", "warning", "info", "debug"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +60,8 @@ class EngineOptions:
     """Longest silence in a stream; then an empty line is sent."""
     grace_s: float = 15.0
     """How long running requests may go on after SIGTERM or Ctrl-C before they are ended with `shutting_down`."""
-    log_level: str = "info"
-    """critical, error, warning, info, debug or trace."""
+    log_level: LogLevel = "info"
+    """What is logged, at least."""
 
     def __post_init__(self) -> None:
         for name in ("max_running", "chunk_tokens", "kv_bytes", "max_body_bytes"):
@@ -73,5 +74,8 @@ class EngineOptions:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} is {value}; it must be at least 1")
+        for name, allowed in (("dtype", get_args(DType)), ("log_level", get_args(LogLevel))):
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(allowed)}")
         if self.keep_alive_s <= 0:
             raise ValueError(f"keep_alive_s is {self.keep_alive_s}; it must be positive")

@@ -59,7 +59,7 @@ def _emulated_refuse(shape: DecodeShape, device: torch.device) -> str | None:
 def _emulated_make(shape: DecodeShape, device: torch.device) -> Any:
     from engine.msa.kernels.sm90 import Sm90Runner, Tuning
 
-    return Sm90Runner(shape, device, Tuning(score_ctas=3, attend_warps=4, cluster=2, pdl=False))
+    return Sm90Runner(shape, device, Tuning(score_ctas=3, depth=2, cluster=2, pdl=False))
 
 
 def _triton_refuse(shape: DecodeShape, device: torch.device) -> str | None:

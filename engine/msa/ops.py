@@ -14,7 +14,9 @@ allocate nor synchronise, and their grids depend on the plan's shape only, never
   k, v     [P, 128, G, D] views (layouts.py): q's dtype or e4m3            tokens after the request's last query row; row j
   index_k  [P, 128, D]: q's dtype or e4m3                                  sees lengths - (n - 1 - j) of them
   table    PageTable                       blocks int32 [T, G, K], any strides but the last: logical ids ascending, -1 behind
-Rows with length 0 get zeros. The functions below plan by themselves and keep plans per shape; servers hold their own."""
+The kernel launched just before a step must not be the one that writes `table` or `lengths`: on Hopper they are read while it
+still ends (sm90.Tuning.early); anything launched before that is fine. Rows with length 0 get zeros.
+The functions below plan by themselves and keep plans per shape; servers hold their own."""
 
 from __future__ import annotations
 

@@ -33,6 +33,11 @@ OPENAI_WHOLE: Final = (
     b'{"role":"assistant","content":"word"},"finish_reason":"stop"}],"usage":{"prompt_tokens":1,'
     b'"completion_tokens":1,"total_tokens":2}}'
 )
+INFO: Final = (
+    b'{"object":"list","data":[{"id":"tiny","object":"model"}],"context_length":131072,"model_path":"tiny",'
+    b'"served_model_name":"tiny","is_generation":true,"catalejo":{"version":1}}'
+)
+"""Answers every GET: health, model_info, and the peers' questions after models."""
 IDS: Final = tuple(range(65, 91))
 
 
@@ -82,7 +87,7 @@ class Stream(RequestProtocol):
                 self.transport.write(response(OPENAI_WHOLE))
                 return
         else:
-            self.transport.write(response(b'{"context_length":131072,"model_path":"tiny","catalejo":{"version":1}}'))
+            self.transport.write(response(INFO))
             return
         kind = b"text/event-stream" if self._openai else b"application/x-ndjson"
         self.transport.write(HEAD % kind)

@@ -74,7 +74,7 @@ def contestants() -> list[Contestant]:
     ]
     if smg := shutil.which("smg"):
         workers = ["--worker-urls", "http://127.0.0.1:{engine}", "--policy", "round_robin"]
-        out.append(Contestant("smg-http", [smg, "launch", "--port", "{port}", *workers], "/health"))
+        out.append(Contestant("smg-http", [smg, "launch", "--port", "{port}", *workers], "/readiness"))
     if litellm := shutil.which("litellm"):
         args = ["--model", "openai/tiny", "--api_base", "http://127.0.0.1:{engine}/v1", "--port", "{port}"]
         out.append(Contestant("litellm", [litellm, *args], "/health/liveliness"))
@@ -119,8 +119,12 @@ async def _measure(one: Contestant, port: int, pid: int, streams: int, seconds: 
     one.note(kib_per_idle_stream=await _idle_kib(port, pid))
 
     counter = Counter()
-    body = chat_body(int((seconds + 3) * rate), stream=True)
+    body = chat_body(100_000, stream=True)  # longer than we stay
     clients = [await open_stream(port, body, counter) for _ in range(streams)]
+    for _ in range(300):
+        await asyncio.sleep(0.1)
+        if len(counter.first_s) == streams:
+            break
     await asyncio.sleep(1.0)
     events, cpu, began = counter.events, _cpu_s(pid), time.perf_counter()
     await asyncio.sleep(seconds)

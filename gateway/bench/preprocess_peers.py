@@ -38,7 +38,7 @@ def ours_long_side() -> Run:
 
 
 def decoder_alone() -> Run:
-    """libjpeg-turbo for a JPEG; its rows go nowhere."""
+    """libjpeg-turbo for a JPEG, the whole picture into memory; the rows of other formats go nowhere."""
     return preproc_rs.decode_alone
 
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-VIDEO_FORMATS: Final = ("mp4", "webm", "mkv", "mov", "avi")
+VIDEO_FORMATS: Final = ("mp4", "webm", "mkv", "avi", "mpegts")
 
 
 def run(file: Path, size_rule: str, as_json: bool, npz: Path | None) -> int:

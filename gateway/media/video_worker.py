@@ -35,6 +35,7 @@ START_S: Final = 30.0
 DEADLINE_S: Final = 20.0
 MEMORY_BYTES: Final = 1 << 30
 """Address space a process may take beyond what it has when idle: rows of the largest default video take 301 MB."""
+CLOSING: Final = "the server is shutting down"
 CRASHED: Final = "the video decoder could not cope with this file"
 
 
@@ -88,9 +89,15 @@ class _Process:
                 stdout=subprocess.DEVNULL,
             )
         self._channel.settimeout(START_S)
-        if not self._channel.recv(MESSAGE_BYTES):
-            self.kill()
+        if not self._ready():
+            self.close()
             raise VideoError("decoder_disabled", "the video decoder does not start")
+
+    def _ready(self) -> bool:
+        try:
+            return bool(self._channel.recv(MESSAGE_BYTES))
+        except OSError:
+            return False
 
     @property
     def pid(self) -> int:
@@ -105,9 +112,16 @@ class _Process:
             self._channel.send(b'{"op": "cancel"}')
 
     def kill(self) -> None:
-        self._channel.close()
+        """From any thread; wakes a thread that waits for an answer. The socket stays open, lest its number be reused."""
         self._child.kill()
         self._child.wait()
+        with contextlib.suppress(OSError):
+            self._channel.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """After the last job has returned."""
+        self.kill()
+        self._channel.close()
 
     def job(self, data: bytes, options: dict[str, Any], limit_s: float) -> PreparedVideo:
         source = memfd("video")
@@ -198,13 +212,14 @@ class VideoPool:
 
     async def close(self) -> None:
         self._closed = True
-        for process in tuple(self._living):
+        self._idle.put_nowait(None)
+        for process in self._living:
             process.kill()
-        self._living.clear()
-        for task in tuple(self._settling):
-            task.cancel()
         await asyncio.gather(*self._settling, return_exceptions=True)
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
+        for process in self._living:
+            process.close()
+        self._living.clear()
 
     async def prepare(
         self,
@@ -226,6 +241,9 @@ class VideoPool:
             "deadline_s": self._deadline_s,
         }
         process = await self._idle.get()
+        if self._closed:
+            self._idle.put_nowait(process)  # for the next one in line
+            raise VideoError("cancelled", CLOSING)
         try:
             if process is None or not process.alive:
                 process = await self._respawn(process)
@@ -265,14 +283,14 @@ class VideoPool:
         loop = asyncio.get_running_loop()
         process = await loop.run_in_executor(self._threads, _Process, self._memory_bytes)
         if self._closed:
-            process.kill()
-            raise VideoError("cancelled", "the server is shutting down")
+            process.close()
+            raise VideoError("cancelled", CLOSING)
         self._living.add(process)
         return process
 
     async def _respawn(self, dead: _Process | None) -> _Process:
         if dead is not None:
             self._living.discard(dead)
-            dead.kill()
+            dead.close()
         self.respawned += 1
         return await self._spawn()

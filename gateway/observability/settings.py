@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 
 class ObservabilitySettings(BaseModel):
@@ -13,3 +13,8 @@ class ObservabilitySettings(BaseModel):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["json", "text"] = "json"
     access_log: bool = True
+    record_blocks: bool = Field(
+        default=False,
+        description="Adds the names of the prompt's 512-token blocks to the access log, so that `catalejo loadtest replay` "
+        "can send the same traffic with the same prefix reuse. Names are hashes; no text is kept.",
+    )

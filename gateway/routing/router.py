@@ -62,6 +62,8 @@ class Router:
         if self._health is not None:
             self._health.cancel()
             await asyncio.gather(self._health, return_exceptions=True)
+        for worker in self.workers:
+            worker.client.close()
         if self._session is not None:
             await self._session.close()
 
@@ -76,7 +78,9 @@ class Router:
 
     def pick(self, request: RouteRequest, *, exclude: frozenset[str] = frozenset()) -> tuple[Worker, int]:
         """(worker, prompt tokens it will probably have to compute). Raises ApiError("engine_unavailable")."""
-        usable = [w for w in self.workers if w.usable() and w.name not in exclude]
+        left = [w for w in self.workers if w.healthy and w.name not in exclude]
+        # With every breaker open the sick engines are still a better chance than a certain refusal.
+        usable = [w for w in left if w.usable()] or left
         if not usable:
             raise ApiError("engine_unavailable", "no engine is available at the moment; try again")
         only = len(usable) == 1
@@ -87,8 +91,8 @@ class Router:
         return worker, max(0, request.prompt_tokens - choice.cached_tokens)
 
     def others(self, tried: Collection[str]) -> bool:
-        """Whether a usable worker is left."""
-        return any(w.usable() and w.name not in tried for w in self.workers)
+        """Whether a worker is left to try."""
+        return any(w.healthy and w.name not in tried for w in self.workers)
 
     def failed(self, name: str) -> None:
         """An engine broke off an answer: counts towards its breaker."""

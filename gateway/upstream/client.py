@@ -31,11 +31,10 @@ from engine.wire import (
 )
 from gateway.errors import ApiError
 from gateway.metrics import Metrics, child
+from gateway.upstream.http import Answer, HttpError, HttpPool
 from gateway.upstream.settings import UpstreamSettings
 from gateway.upstream.stock import STOCK_ROUTE, StockReader, encode_stock
 
-SLICE_BYTES: Final = 256 << 10
-JOIN_BELOW_BYTES: Final = 128 << 10
 MAX_REFUSAL_BYTES: Final = 64 << 10
 Buffers = list[bytes | memoryview]
 
@@ -52,7 +51,7 @@ class EngineStatus:
 
 
 class EngineClient:
-    """One engine. Shares an aiohttp session, whose connector has no connection limit, with the other clients."""
+    """One engine. Generations go over its own pool (http.py); health, aborts and loads over a session all share."""
 
     def __init__(
         self,
@@ -69,13 +68,7 @@ class EngineClient:
         self._session = session
         self._settings = settings
         self._metrics = metrics
-        self._timeout = aiohttp.ClientTimeout(
-            total=None, sock_connect=settings.connect_timeout_s, sock_read=settings.idle_timeout_s
-        )
-        # A stock server says nothing during prefill.
-        self._stock_timeout = aiohttp.ClientTimeout(
-            total=None, sock_connect=settings.connect_timeout_s, sock_read=settings.accept_timeout_s
-        )
+        self._pool = HttpPool(self.url, connect_timeout_s=settings.connect_timeout_s, idle_s=settings.pool_idle_s)
         self.stock = False
         """True when the engine has no route of ours: found out by `status`."""
 
@@ -101,7 +94,7 @@ class EngineClient:
         except TimeoutError:
             self._count("timeout")
             raise ApiError("engine_timeout", "the engine did not accept the request in time") from None
-        except (aiohttp.ClientError, OSError) as e:
+        except OSError as e:
             self._count("unreachable")
             raise EngineUnreachable(f"the engine cannot be reached ({type(e).__name__})") from None
         self._count(str(response.status))
@@ -115,7 +108,7 @@ class EngineClient:
         try:
             async with asyncio.timeout(self._settings.abort_wait_s):
                 async with self._session.post(
-                    self.url + "/abort_request", json={"rid": rid}, headers=self._headers
+                    self.url + "/abort_request", json={"rid": rid}, headers=self._headers, allow_redirects=False
                 ) as response:
                     await response.read()
         except (aiohttp.ClientError, OSError, TimeoutError):
@@ -125,12 +118,18 @@ class EngineClient:
         """GET /health, then /model_info for the context length. Never raises."""
         try:
             async with asyncio.timeout(timeout_s):
-                async with self._session.get(self.url + "/health", headers=self._headers) as response:
+                async with self._session.get(
+                    self.url + "/health", headers=self._headers, allow_redirects=False
+                ) as response:
                     if response.status != 200:
                         return EngineStatus(False, detail=f"/health answered {response.status}")
-                async with self._session.get(self.url + "/model_info", headers=self._headers) as response:
+                async with self._session.get(
+                    self.url + "/model_info", headers=self._headers, allow_redirects=False
+                ) as response:
                     info = orjson.loads(await response.read()) if response.status == 200 else {}
-                async with self._session.get(self.url + "/v1/loads", headers=self._headers) as response:
+                async with self._session.get(
+                    self.url + "/v1/loads", headers=self._headers, allow_redirects=False
+                ) as response:
                     loads = orjson.loads(await response.read()) if response.status == 200 else {}
         except (aiohttp.ClientError, OSError, TimeoutError, orjson.JSONDecodeError) as e:
             return EngineStatus(False, detail=type(e).__name__, silent=isinstance(e, TimeoutError))
@@ -140,25 +139,28 @@ class EngineClient:
         context = info.get("context_length", info.get("max_model_len"))
         return EngineStatus(True, context if isinstance(context, int) and context > 0 else None, load=_load(loads))
 
-    async def _post(self, request: GenerateRequest) -> aiohttp.ClientResponse:
+    async def _post(self, request: GenerateRequest) -> Answer:
         buffers: Buffers = [encode_stock(request)] if self.stock else encode_request(request)
         size = sum(b.nbytes if isinstance(b, memoryview) else len(b) for b in buffers)
         kind = "application/json" if self.stock else CONTENT_TYPE
-        headers = {**self._headers, "content-type": kind, "content-length": str(size)}
-        url = self.url + (STOCK_ROUTE if self.stock else ROUTE)
-        timeout = self._stock_timeout if self.stock else self._timeout
+        headers = {**self._headers, "content-type": kind}
+        path = STOCK_ROUTE if self.stock else ROUTE
+        # A stock server says nothing during prefill.
+        silence_s = self._settings.accept_timeout_s if self.stock else self._settings.idle_timeout_s
         if request.traceparent:
             headers["traceparent"] = request.traceparent
         child(self._metrics.upstream_bytes, self.name).inc(size)
-        for last in (False, True):
-            body = b"".join(buffers) if size < JOIN_BELOW_BYTES else _slices(buffers)
-            try:
-                return await self._session.post(url, data=body, headers=headers, timeout=timeout)
-            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as e:
-                if last or isinstance(e, aiohttp.ClientConnectorError):
-                    raise
-                child(self._metrics.upstream_retries, self.name, "stale_connection").inc()
-        raise AssertionError("unreachable")
+        try:
+            return await self._pool.post(path, headers, buffers, size, silence_s=silence_s)
+        except HttpError as e:
+            if not e.untouched:
+                raise
+        child(self._metrics.upstream_retries, self.name, "stale_connection").inc()
+        return await self._pool.post(path, headers, buffers, size, silence_s=silence_s, fresh=True)
+
+    def close(self) -> None:
+        """Drops idle connections."""
+        self._pool.close()
 
     def _count(self, status: str) -> None:
         child(self._metrics.upstream_requests, self.name, status).inc()
@@ -174,9 +176,7 @@ class EngineUnreachable(ApiError):
 class GenerationStream:
     """The replies of one request. Iterate, then `aclose()`; both ends are safe to call twice."""
 
-    def __init__(
-        self, client: EngineClient, rid: str, response: aiohttp.ClientResponse, reader: ReplyReader | StockReader
-    ) -> None:
+    def __init__(self, client: EngineClient, rid: str, response: Answer, reader: ReplyReader | StockReader) -> None:
         self.client = client
         self.rid = rid
         self._response = response
@@ -189,9 +189,8 @@ class GenerationStream:
 
     async def batches(self) -> AsyncIterator[list[Reply]]:
         """Yields every reply that has arrived, in lists. Raises ApiError when the engine breaks off."""
-        content = self._response.content
         try:
-            async for data in content.iter_any():
+            async for data in self._response.pieces():
                 if replies := self._reader.feed(data):
                     if not self.began:
                         self.began = True
@@ -201,17 +200,14 @@ class GenerationStream:
                     if self._reader.ended:
                         break
             self._reader.finish()
-            # The chunked body's last bytes let the connection go back to the pool.
-            if not content.at_eof():
-                async with asyncio.timeout(1.0):
-                    async for _ in content.iter_any():
-                        pass
+            # The chunked body's last bytes let the connection go back to the pool; mostly they are here already.
+            self._response.settle()
         except BadReply:
             raise ApiError("engine_error", "the engine's answer broke off or was not understood") from None
         except TimeoutError:
             if not self._reader.ended:
                 raise ApiError("engine_timeout", "the engine fell silent during the answer") from None
-        except (aiohttp.ClientError, OSError):
+        except OSError:
             if not self._reader.ended:
                 raise ApiError("engine_error", "the connection to the engine broke during the answer") from None
 
@@ -221,11 +217,7 @@ class GenerationStream:
 
     def close(self) -> None:
         """Ends the connection unless the answer was read to its end; the engine then aborts the request."""
-        if not self._response.closed:
-            if not self._reader.ended:
-                self._response.close()
-            else:
-                self._response.release()
+        self._response.close()
         if self.on_close is not None:
             self.on_close()
             self.on_close = None
@@ -246,26 +238,19 @@ def _bare(item: Item) -> Item:
     return replace(item, data=None)
 
 
-async def _slices(buffers: Buffers) -> AsyncIterator[bytes | memoryview]:
-    for buffer in buffers:
-        view = memoryview(buffer)
-        for start in range(0, view.nbytes, SLICE_BYTES):
-            yield view[start : start + SLICE_BYTES]
-
-
-async def _body(response: aiohttp.ClientResponse) -> Mapping[str, Any]:
+async def _body(response: Answer) -> Mapping[str, Any]:
     """The JSON object of a refusal, or an empty one."""
     raw = b""
     try:
-        async for piece in response.content.iter_any():
+        async for piece in response.pieces():
             raw += piece
             if len(raw) > MAX_REFUSAL_BYTES:
                 return {}
         body = orjson.loads(raw)
-    except (aiohttp.ClientError, OSError, TimeoutError, orjson.JSONDecodeError):
+    except (OSError, TimeoutError, orjson.JSONDecodeError):
         return {}
     finally:
-        response.release()
+        response.close()
     return body if isinstance(body, dict) else {}
 
 

@@ -33,6 +33,7 @@ def _latency_table(result: dict[str, Any]) -> str:
     rows = []
     for name in ("ttft", "tpot", "itl", "e2e"):
         d = result["latency_ms"][name] or {}
+        d = {"count": round(d["tokens"]), **d} if "tokens" in d else d
         cells = "".join(f"<td>{_cell(d.get(k))}</td>" for k in keys)
         rows.append(f"<tr><td>{name}</td>{cells}</tr>")
     return f"<table><tr><th>ms, from due</th>{head}</tr>{''.join(rows)}</table>"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
 from html import escape
 
@@ -23,8 +25,13 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
     return [float(v) for v in np.arange(first, high + step * 1e-9, step)]
 
 
-def _label(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
+def _labels(values: list[float]) -> list[str]:
+    """With as many decimals as tell neighbours apart."""
+    step = min((b - a for a, b in itertools.pairwise(values)), default=1.0)
+    digits = max(0, -math.floor(math.log10(step) + 1e-9)) if step < 1 else 0
+    if any(round(v, digits) != round(v, digits + 1) for v in values):
+        digits += 1
+    return [f"{v:,.{digits}f}" for v in values]
 
 
 def plot(title: str, x_label: str, y_label: str, series: Sequence[Series], *, points: bool = False) -> str:
@@ -44,11 +51,12 @@ def plot(title: str, x_label: str, y_label: str, series: Sequence[Series], *, po
 
     out = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}">']
     out.append(f'<text x="{WIDTH / 2}" y="16" class="title">{escape(title)}</text>')
-    for y in ticks(y0, y1):
+    y_ticks, x_ticks = ticks(y0, y1), ticks(x0, x1)
+    for y, label in zip(y_ticks, _labels(y_ticks), strict=True):
         out.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{py(y):.1f}" y2="{py(y):.1f}"/>')
-        out.append(f'<text class="y" x="{LEFT - 6}" y="{py(y) + 4:.1f}">{_label(y)}</text>')
-    for x in ticks(x0, x1):
-        out.append(f'<text class="x" x="{px(x):.1f}" y="{HEIGHT - BOTTOM + 16}">{_label(x)}</text>')
+        out.append(f'<text class="y" x="{LEFT - 6}" y="{py(y) + 4:.1f}">{label}</text>')
+    for x, label in zip(x_ticks, _labels(x_ticks), strict=True):
+        out.append(f'<text class="x" x="{px(x):.1f}" y="{HEIGHT - BOTTOM + 16}">{label}</text>')
     out.append(f'<text class="x" x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 6}">{escape(x_label)}</text>')
     out.append(f'<text class="x" transform="translate(12 {HEIGHT / 2}) rotate(-90)">{escape(y_label)}</text>')
     for i, (name, sx, sy) in enumerate(series):

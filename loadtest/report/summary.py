@@ -122,6 +122,7 @@ def result(
                 "tokens": gap_tokens,
                 "mean": gap_mean * _MS,
                 "relative_error": gaps.error,
+                "histogram": {str(k): v for k, v in sorted(gaps.counts.items())},
                 **{f"p{p}": (gaps.percentile(p) or 0.0) * _MS for p in PERCENTILES},
             },
         },

@@ -1,5 +1,5 @@
 //! Time of each stage on one file, one thread: `cargo run --release --example stages FILE [area|long_side] [u8|f32]`.
-//! "alone" is the decoder with its rows thrown away.
+//! "alone" is `image::decode_alone`.
 #![allow(clippy::print_stdout, reason = "a command line program")]
 
 use preproc_rs::cancel::CancelToken;

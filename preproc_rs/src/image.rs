@@ -174,12 +174,15 @@ impl Target for Nowhere {
     }
 }
 
-/// The decoder alone, for measurements.
+/// The decoder alone, for measurements: a JPEG into memory, other formats with their rows thrown away.
 pub fn decode_alone(data: &[u8], options: &ImageOptions) -> Result<()> {
     let format = format_of(data, options)?;
     let cancel = CancelToken::default();
     let job = Job { data, max_pixels: options.max_pixels, apply_exif: options.apply_exif, cancel: &cancel };
-    decode::decode(format, &job, &mut Nowhere)
+    match format {
+        "jpeg" => decode::turbojpeg::decode_into_memory(&job),
+        _ => decode::decode(format, &job, &mut Nowhere),
+    }
 }
 
 fn format_of(data: &[u8], options: &ImageOptions) -> Result<&'static str> {

@@ -41,8 +41,8 @@ pub const JPEG_COEFFICIENT_BYTES: u64 = 400 << 20;
 pub const JPEG_MAX_SCANS: u64 = 100;
 /// Scans times pixels: each scan visits every block again.
 pub const JPEG_MAX_SCAN_PIXELS: u64 = 1_000_000_000;
-/// One decoded image held as a whole (WebP, GIF, BMP, interlaced PNG).
-pub const WHOLE_IMAGE_BYTES: u64 = 420 << 20;
+/// One decoded image held as a whole (WebP, GIF, BMP, interlaced PNG), with its decoder's own copy.
+pub const WHOLE_IMAGE_BYTES: u64 = 400 << 20;
 /// Chunks of a PNG or WebP looked at while searching for EXIF, and markers of a JPEG.
 pub const MAX_CHUNKS: usize = 100_000;
 /// What the PNG decoder may allocate besides the rows.

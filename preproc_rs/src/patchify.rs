@@ -9,6 +9,7 @@ use crate::error::Result;
 use crate::limits::{MEAN, MERGE, PATCH, PATCH_VALUES, STD};
 use crate::memory::{try_zeroed, Buffer};
 use crate::resize::stream::RowSink;
+use std::ops::Range;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rows {
@@ -40,7 +41,10 @@ pub struct Patches {
     pub t_dup: u8,
     /// (temporal patches, patch rows, patch columns)
     pub grid: [usize; 3],
-    planes: Vec<u8>,
+    /// The 14 picture rows of one row of patches, as [channel][y][x], and how many of them are there. Whole patches are
+    /// written at once: row by row, every write would miss the cache.
+    band: Vec<u8>,
+    in_band: usize,
     table: Box<[[f32; 256]; 3]>,
 }
 
@@ -55,7 +59,8 @@ impl Patches {
             rows,
             t_dup,
             grid,
-            planes: try_zeroed(3 * width)?,
+            band: try_zeroed(3 * PATCH * width)?,
+            in_band: 0,
             table: Box::new(table()),
         })
     }
@@ -65,31 +70,50 @@ impl Patches {
         PATCH_VALUES * if self.t_dup == 1 { 1 } else { 2 }
     }
 
-    /// Row `y` of a frame into temporal patch `k`, time slots `slots` (0..1, 1..2 or 0..2).
-    pub fn write(&mut self, k: usize, slots: std::ops::Range<usize>, y: usize, rgb: &[u8]) {
+    /// Row `y` of a frame into temporal patch `k`, time slots `slots` (0..1, 1..2 or 0..2). Every row comes once, the rows
+    /// of a frame from top to bottom or from bottom to top.
+    pub fn write(&mut self, k: usize, slots: Range<usize>, y: usize, rgb: &[u8]) {
+        let width = self.grid[2] * PATCH;
+        let plane = PATCH * width;
+        let (red, rest) = self.band.split_at_mut(plane);
+        let (green, blue) = rest.split_at_mut(plane);
+        let line = y % PATCH * width..(y % PATCH + 1) * width;
+        deinterleave(&rgb[..3 * width], &mut red[line.clone()], &mut green[line.clone()], &mut blue[line]);
+        self.in_band += 1;
+        if self.in_band == PATCH {
+            self.in_band = 0;
+            self.write_band(k, slots, y / PATCH);
+        }
+    }
+
+    /// Row `gy` of patches of temporal patch `k`.
+    fn write_band(&mut self, k: usize, slots: Range<usize>, gy: usize) {
         let [_, gh, gw] = self.grid;
         let width = gw * PATCH;
-        deinterleave(&rgb[..3 * width], &mut self.planes, width);
-        let (gy, py) = (y / PATCH, y % PATCH);
         let times = if self.t_dup == 1 { 1 } else { 2 };
-        let row_bytes = times * PATCH_VALUES * self.rows.bytes();
+        let value_bytes = self.rows.bytes();
+        let row_bytes = times * PATCH_VALUES * value_bytes;
         let first = k * gh * gw + gy / MERGE * MERGE * gw + gy % MERGE * MERGE;
         for gx in 0..gw {
             let patch = first + gx / MERGE * MERGE * MERGE + gx % MERGE;
             let row = &mut self.data[patch * row_bytes..(patch + 1) * row_bytes];
-            for c in 0..3 {
-                let source = &self.planes[c * width + gx * PATCH..][..PATCH];
-                for time in slots.clone() {
-                    let at = (c * times + time) * PATCH * PATCH + py * PATCH;
+            for (c, channel) in row.chunks_exact_mut(times * PATCH * PATCH * value_bytes).enumerate() {
+                let lines = self.band[c * PATCH * width..][..PATCH * width].chunks_exact(width);
+                let square = PATCH * PATCH * value_bytes;
+                let target = &mut channel[slots.start * square..(slots.start + 1) * square];
+                for (line, to) in lines.zip(target.chunks_exact_mut(PATCH * value_bytes)) {
+                    let source = &line[gx * PATCH..(gx + 1) * PATCH];
                     match self.rows {
-                        Rows::U8 => row[at..at + PATCH].copy_from_slice(source),
+                        Rows::U8 => to[..PATCH].copy_from_slice(&source[..PATCH]),
                         Rows::F32 => {
-                            let target = &mut row[4 * at..4 * (at + PATCH)];
-                            for (value, four) in source.iter().zip(target.chunks_exact_mut(4)) {
+                            for (value, four) in source.iter().zip(to.chunks_exact_mut(4)) {
                                 four.copy_from_slice(&self.table[c][usize::from(*value)].to_le_bytes());
                             }
                         }
                     }
+                }
+                if slots.len() == 2 {
+                    channel.copy_within(..square, square);
                 }
             }
         }
@@ -138,9 +162,7 @@ pub fn table() -> [[f32; 256]; 3] {
 }
 
 /// RGB RGB ... to RR.. GG.. BB..
-fn deinterleave(rgb: &[u8], planes: &mut [u8], width: usize) {
-    let (red, rest) = planes.split_at_mut(width);
-    let (green, blue) = rest.split_at_mut(width);
+fn deinterleave(rgb: &[u8], red: &mut [u8], green: &mut [u8], blue: &mut [u8]) {
     #[cfg(target_arch = "x86_64")]
     let done = crate::resize::avx2::deinterleave(rgb, red, green, blue);
     #[cfg(not(target_arch = "x86_64"))]

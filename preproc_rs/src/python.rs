@@ -312,7 +312,7 @@ fn sniff(data: &[u8]) -> Option<&'static str> {
     magic::sniff(data)
 }
 
-/// For measurements: the decoder of `data` alone, its rows thrown away; returns nothing. Same codes as `prepare_image`.
+/// For measurements: the decoder of `data` alone; returns nothing. Same codes as `prepare_image`.
 #[pyfunction]
 fn decode_alone(py: Python<'_>, data: &Bound<'_, PyBytes>) -> PyResult<()> {
     let bytes = data.as_bytes();

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -200,3 +201,25 @@ async def test_engine_refusal_before_the_200(script: Any, status: int, code: str
         if status == 503:
             assert int(answer.headers["retry-after"]) == int(script.get("headers", {}).get("retry-after", 1))
         await s.settled()
+
+
+async def test_a_redirect_of_an_engine_is_not_followed() -> None:
+    """Symptom: a 307 would have sent the prompt to any address."""
+    asked: list[bytes] = []
+
+    async def engine(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        asked.append(head.split(b" ", 2)[1])
+        where = f"http://127.0.0.1:{port}/elsewhere".encode()
+        status = b"307 Temporary Redirect\r\nlocation: " + where if head.startswith(b"POST") else b"200 OK"
+        writer.write(b"HTTP/1.1 " + status + b"\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(engine, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with Stack(engines=[{"url": f"http://127.0.0.1:{port}"}]) as s:
+        answer = await s.chat("Hi")
+        assert (answer.status, answer.error["code"]) == (502, "engine_error")
+    server.close()
+    assert b"/elsewhere" not in asked

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 
 import orjson
 import pytest
@@ -131,27 +130,6 @@ async def test_leaving_while_a_picture_is_fetched_ends_the_fetch() -> None:
         await s.settled()
         assert not s.engine.requests()
     server.close()
-
-
-async def test_a_client_that_stops_reading_is_taken_for_gone() -> None:
-    script = [{"pieces": ["x" * 200] * 20_000}]
-    async with Stack(script, api={"client_stall_s": 0.3}) as s:
-        body = orjson.dumps(
-            body_of("Hi", {"stream": True, "thinking": "disabled", "logprobs": True, "top_logprobs": 5})
-        )
-        sock = socket.socket()
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        sock.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", s.port))
-        head = (
-            f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
-        )
-        await asyncio.get_running_loop().sock_sendall(sock, head.encode() + body)
-        async with asyncio.timeout(10):
-            while not await s.metric("catalejo_client_disconnects_total"):
-                await asyncio.sleep(0.05)
-        await s.settled()
-        sock.close()
 
 
 async def test_a_stream_cut_by_shutdown_says_so() -> None:

@@ -16,7 +16,8 @@ seed=${FUZZ_SEED:-$RANDOM}
 export SCHEMATHESIS_HOOKS=tests.conformance.fuzz_hooks
 echo "api-fuzz: seed $seed"
 exec "$CATALEJO_PYTHON" -m tests.conformance.stack bash -c '
+  mkdir -p .cache/api-fuzz && cd .cache/api-fuzz
   exec "$0" run "$CATALEJO_URL/openapi.json" --header "Authorization: Bearer $CATALEJO_KEY" \
     --checks not_a_server_error --phases examples,coverage,fuzzing --max-examples "$1" --seed "$2" \
     --request-timeout 30 --continue-on-failure --warnings off --suppress-health-check all' \
-  "$venv/bin/schemathesis" "${FUZZ_EXAMPLES:-100}" "$seed"
+  "$PWD/$venv/bin/schemathesis" "${FUZZ_EXAMPLES:-100}" "$seed"

@@ -20,6 +20,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 TINY = ROOT / "engine" / "checkpoints" / "tiny"
 TOKEN = "contract-suite-token"
@@ -51,6 +53,12 @@ def available() -> list[str]:
     if os.environ.get("CATALEJO_CONTRACT_URL"):
         names.append("url")
     return names
+
+
+needs_model = pytest.mark.parametrize(
+    "target", [name for name in available() if name != "mock"], indirect=True, scope="session"
+)
+"""For tests where tokens must come from a model: the mock is left out."""
 
 
 @contextmanager

@@ -6,11 +6,10 @@ import itertools
 from typing import Any
 
 import numpy as np
-import pytest
 
 from engine import wire
 from tests.contract.client import EngineClient, image_item, image_rows, request, text_ids, without_rows
-from tests.contract.targets import Target
+from tests.contract.targets import Target, needs_model
 
 SEEDS = itertools.count(1000)
 
@@ -29,6 +28,7 @@ async def test_image_rows_by_value(target: Target, engine: EngineClient) -> None
     assert answer.finish().usage.prompt_tokens == 20
 
 
+@needs_model
 async def test_video_rows_by_value(target: Target, engine: EngineClient) -> None:
     """Two temporal patches, a range each, ordinary ids between them."""
     grid = (2, 4, 4)
@@ -44,8 +44,6 @@ async def test_video_rows_by_value(target: Target, engine: EngineClient) -> None
 
 async def test_float_rows_equal_uint8_rows(target: Target, engine: EngineClient) -> None:
     """The same picture as uint8 with t_dup and as normalised float32 gives the same greedy tokens."""
-    if not target.real:
-        pytest.skip("needs a model")
     mean = np.array([0.48145466, 0.4578275, 0.40821073], dtype=np.float64)
     std = np.array([0.26862954, 0.26130258, 0.27577711], dtype=np.float64)
     grid = (1, 4, 4)

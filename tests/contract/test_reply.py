@@ -9,7 +9,7 @@ import pytest
 
 from engine import wire
 from tests.contract.client import EngineClient, request, text_ids
-from tests.contract.targets import Target
+from tests.contract.targets import Target, needs_model
 from tests.unit.wire.frames import roomy_frame, with_header
 
 
@@ -108,9 +108,8 @@ async def test_the_same_seed_gives_the_same_tokens(engine: EngineClient) -> None
     assert one.choice() == two.choice()
 
 
+@needs_model
 async def test_another_seed_gives_other_tokens(target: Target, engine: EngineClient) -> None:
-    if not target.real:
-        pytest.skip("needs a model")
     answers = set()
     for seed in range(4):
         sampling = {"max_new_tokens": 12, "temperature": 1.0, "sampling_seed": seed, "ignore_eos": True}
@@ -168,9 +167,8 @@ async def rescript(target: Target, engine: EngineClient, script: list[dict[str, 
         assert response.status == 200
 
 
+@needs_model
 async def test_a_grammar_binds_from_the_first_token(target: Target, engine: EngineClient) -> None:
-    if not target.real:
-        pytest.skip("needs a model")
     sampling = {"max_new_tokens": 16, "temperature": 0.0}
     answer = await engine.generate(request(grammar=wire.Grammar("regex", "a{3}b"), sampling=sampling))
     assert answer.status == 200
@@ -180,9 +178,8 @@ async def test_a_grammar_binds_from_the_first_token(target: Target, engine: Engi
     assert len(answer.choice()) <= 5
 
 
+@needs_model
 async def test_a_schema_that_is_not_json_is_refused(target: Target, engine: EngineClient) -> None:
-    if not target.real:
-        pytest.skip("needs an engine that compiles grammars")
     answer = await engine.generate(request(grammar=wire.Grammar("json_schema", "{not json")))
     assert answer.status == 400
     assert "grammar" in (answer.error.get("param") or "")

@@ -10,15 +10,12 @@ from tokenizers import Tokenizer
 
 from engine import wire
 from tests.contract.client import Answer, EngineClient, request
-from tests.contract.targets import TINY, Target
+from tests.contract.targets import TINY, needs_model
 
 FORCED = 72
 
 
-@pytest.fixture(autouse=True)
-def _needs_a_model(target: Target) -> None:
-    if not target.real:
-        pytest.skip("needs a model")
+pytestmark = needs_model
 
 
 async def tokens(engine: EngineClient, grammar: wire.Grammar | None = None, **sampling: Any) -> list[int]:

@@ -100,7 +100,7 @@ def refusal(
         state.recorder.request(decoded, "catalejo", 409, request.headers, missing=missing)
         body = {"error": {"code": "missing_media", "message": f"{len(missing)} items are not here"}, "missing": missing}
         return web.json_response(answer.body or body, status=409, headers=answer.headers)
-    if answer.status >= 400:
+    if answer.status != 200:
         state.recorder.request(decoded, "catalejo", answer.status, request.headers)
         return scripted_status(answer)
     return None

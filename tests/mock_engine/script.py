@@ -13,7 +13,7 @@ Keys of an answer, all optional:
   choices         list of {pieces, finish} for n > 1; choice i takes entry i, or `pieces` when there is none
   delay_ms        before every piece;  first_delay_ms  before the first one instead (prefill)
   finish          "stop" (default) | "length" | "abort".  A stop id or max_new_tokens met earlier wins
-  status          >= 400: answered with an error body instead.  body  replaces that body
+  status          not 200: answered with an error body instead.  body  replaces that body
   code            `error.code` of that body, and of a failure after the 200.  retryable  of such a failure
   headers         extra response headers
   cached_tokens   replaces what the mock's own prefix cache says, as is

@@ -147,7 +147,7 @@ async def generate(request: web.Request) -> web.StreamResponse:
         state.recorder.refused("generate", 400, {"message": e.message}, request.headers)
         return web.json_response({"error": {"message": e.message}}, status=400)
     answer = state.pick(decoded)
-    if answer.status >= 400:
+    if answer.status != 200:
         state.recorder.request(decoded, "generate", answer.status, request.headers)
         return scripted_status(answer)
     cached = state.cached_tokens(decoded, answer)

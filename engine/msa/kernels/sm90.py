@@ -27,7 +27,7 @@ class Tuning:
     """Launch numbers. `choose` knows good ones; any may be set by hand for a measurement."""
 
     score_ctas: int
-    attend_warps: int
+    depth: int  # steps in the ring of an attending warp: 2 (three CTAs fit a multiprocessor) or 3 (two)
     cluster: int
     pdl: bool = True
     early: int = 1
@@ -37,15 +37,14 @@ class Tuning:
 
 
 def choose(shape: DecodeShape, multiprocessors: int) -> Tuning:
-    """One scoring CTA per multiprocessor; clusters as large as give about one wave of two CTAs per multiprocessor, for
-    few rows, and small ones as soon as there are enough (large clusters fit badly into a partly used chip)."""
+    """One scoring CTA per multiprocessor. Attention: clusters as large as fill the chip twice (16 CTAs: once). Rings of two
+    steps, since three CTAs then fit a multiprocessor, or one beside a scoring CTA; rings of three with clusters of two, where
+    three on one multiprocessor and one on the next would be the longer wait. Measured: docs/kernels.md."""
     units = shape.rows * shape.groups
-    cluster = 16
+    cluster = 16 if units * 16 <= multiprocessors else 8
     while cluster > 1 and units * cluster > 2 * multiprocessors:
         cluster //= 2
-    if units * cluster > multiprocessors:
-        cluster = min(cluster, 2)
-    return Tuning(multiprocessors, 4, cluster)
+    return Tuning(multiprocessors, 3 if cluster == 2 else 2, cluster)
 
 
 def unsupported(shape: DecodeShape) -> str | None:
@@ -162,7 +161,7 @@ class Sm90Runner:
                 self._query_code,
                 self.shape.rows,
                 given,
-                t.attend_warps,
+                t.depth,
                 t.cluster,
                 t.pdl,
                 native.stream_of(self.device),

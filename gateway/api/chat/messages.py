@@ -56,6 +56,8 @@ class MessageMapper:
 
     def _message(self, where: str, message: Any) -> dict[str, Any]:
         out: dict[str, Any] = {"role": message.role, "content": self._content(where, message.content)}
+        if message.name is not None:
+            out["name"] = message.name
         if isinstance(message, AssistantMessage):
             reasoning = message.reasoning_content if message.reasoning_content is not None else message.reasoning
             if reasoning:

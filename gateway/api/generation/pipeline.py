@@ -23,6 +23,7 @@ from gateway.api.generation.plan import Plan
 from gateway.api.generation.run import MOVABLE, Run
 from gateway.errors import ApiError
 from gateway.metrics import Metrics, child
+from gateway.routing.blocks import block_names
 from gateway.routing.router import Router
 from gateway.routing.worker import Worker
 from gateway.upstream.client import GenerationStream
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 LARGE_PROMPT_TOKENS: Final = 65536
+RECORD_BLOCK_TOKENS: Final = 512  # what loadtest/replay.py and public traces count in
 
 
 async def _settle(permit: Permit, run: Run) -> None:
@@ -60,6 +62,7 @@ class Pipeline:
         context_length: int | None,
         default_max_tokens: int | None,
         abort_wait_s: float,
+        record_blocks: bool = False,
     ) -> None:
         self._checkpoint = checkpoint
         self._admission = admission
@@ -70,6 +73,7 @@ class Pipeline:
         self._context_length = context_length
         self._default_max_tokens = default_max_tokens
         self._abort_wait_s = abort_wait_s
+        self._record_blocks = record_blocks
 
     @property
     def context_length(self) -> int:
@@ -123,10 +127,13 @@ class Pipeline:
             rendered = inputs.rendered
             ids, items = await self._expand(rendered, inputs.media)
             request = self._request(plan, context, ids, items, plan.grammar(rendered), permit.priority)
-            permit.charge(len(ids))
+            if self._record_blocks:
+                names = block_names(request.input_ids, request.items, request.cache_salt, RECORD_BLOCK_TOKENS)
+                context.notes["blocks"] = [int.from_bytes(name[:6], "big") for name in names]
             tried: set[str] = set()
             parsers = [plan.parser(rendered) for _ in range(plan.n)]
             self._metrics.overhead.observe(perf_counter() - context.began - inputs.media_s)
+            permit.charge(len(ids))
             try:
                 stream = await self._send(request, plan.session, tried)
             except BaseException:

@@ -8,6 +8,7 @@ pub mod gif;
 pub mod jpeg;
 pub mod pixels;
 pub mod png;
+pub mod turbojpeg;
 pub mod webp;
 
 use crate::cancel::CancelToken;

@@ -9,6 +9,9 @@ use crate::memory::try_zeroed;
 use crate::resize::stream::row_stride;
 use libwebp_sys::*;
 
+/// `WebPBitstreamFeatures::format`
+const LOSSY: i32 = 1;
+
 pub fn decode(job: &Job<'_>, target: &mut dyn Target) -> Result<()> {
     let features = features(job.data)?;
     let (width, height) = (features.width as u32, features.height as u32);
@@ -17,7 +20,13 @@ pub fn decode(job: &Job<'_>, target: &mut dyn Target) -> Result<()> {
     let orientation = if job.apply_exif { chunks.orientation } else { Orientation::UPRIGHT };
     let alpha = features.has_alpha != 0;
     let bytes = if alpha { 4 } else { 3 };
-    job.check_whole(width, height, bytes as u64)?;
+    // Inside, libwebp holds 4 bytes a pixel of a lossless picture (an animation may hold one), and lossy alpha.
+    let inside = match (features.format, alpha) {
+        (LOSSY, false) => 0,
+        (LOSSY, true) => 1,
+        _ => 4,
+    };
+    job.check_whole(width, height, bytes as u64 + inside)?;
     target.header(Header { width, height, orientation })?;
 
     let (width, height) = (width as usize, height as usize);

@@ -65,11 +65,15 @@ impl Axis {
         let taps = Taps::new(n_in, n_out)?;
         let taps = if mirrored { taps.mirrored(n_in) } else { taps };
         let kernel = match form {
-            // With 4 taps (enlarging) half of a 512-bit group would be zeros.
+            Form::Native => Kernel::Native,
             #[cfg(target_arch = "x86_64")]
-            Form::Avx512 if taps.longest > 4 => Kernel::Avx512(avx512::Packed::new(&taps)?),
+            Form::Avx2 => Kernel::Avx2(avx2::Packed::new(&taps)?),
             #[cfg(target_arch = "x86_64")]
-            Form::Avx512 | Form::Avx2 => Kernel::Avx2(avx2::Packed::new(&taps)?),
+            Form::Avx512 => match avx512::Packed::new(&taps, n_in)? {
+                Some(packed) => Kernel::Avx512(packed),
+                None => Kernel::Avx2(avx2::Packed::new(&taps)?),
+            },
+            #[cfg(not(target_arch = "x86_64"))]
             _ => Kernel::Native,
         };
         Ok(Some(Axis { taps, kernel, form }))

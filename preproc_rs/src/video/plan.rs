@@ -76,7 +76,7 @@ impl Plan {
         if total == 0 {
             bail!(Corrupt, "the video holds no frame that is shown");
         }
-        let fps = if info.fps > 0.0 { info.fps } else { estimated_fps(&order, info.time_unit_s) };
+        let fps = believable_fps(info.fps, estimated_fps(&order, info.time_unit_s));
         let room = (options.max_volume / (size.0 * size.1) as u64) as usize;
         // Frames come in pairs, the last one is repeated when they are odd.
         let room = (room & !1).max(2);
@@ -94,6 +94,17 @@ impl Plan {
     /// Whether the fast pass leaves anything out.
     pub fn skips(&self) -> bool {
         self.by_time
+    }
+}
+
+/// The container's average rate, unless the frames' own times say less than half or more than twice that: some recorders
+/// write their clock's rate (1000) where the frame rate belongs.
+fn believable_fps(stated: f64, measured: f64) -> f64 {
+    let odd = measured > 0.0 && !(0.5..=2.0).contains(&(stated / measured));
+    if stated <= 0.0 || odd {
+        measured
+    } else {
+        stated
     }
 }
 
@@ -124,5 +135,75 @@ fn mark_groups(packets: &[Packet], steps: &mut [Step], first_key: usize) {
                 step.group_unwanted = true;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Code;
+
+    const INFO: Info =
+        Info { width: 56, height: 56, transposed: false, flip_x: false, flip_y: false, fps: 10.0, time_unit_s: 0.1 };
+
+    /// Letters: K key, P other, H hidden; the time of each packet beside it.
+    fn plan(packets: &[(char, i64)], fps: f64) -> Result<Plan> {
+        let packets: Vec<Packet> =
+            packets.iter().map(|&(c, t)| Packet { time: Some(t), key: c == 'K', hidden: c == 'H' }).collect();
+        let options = VideoOptions { fps, ..VideoOptions::default() };
+        Plan::new(&packets, &INFO, &options, (56, 56))
+    }
+
+    #[test]
+    fn ranks_follow_time_and_leave_out_what_is_not_shown() {
+        let plan =
+            plan(&[('P', 0), ('K', 10), ('P', 8), ('P', 13), ('P', 11), ('H', 12), ('P', 14)], 5.0).expect("fine");
+        let ranks: Vec<_> = plan.packets.iter().map(|s| s.rank).collect();
+        assert_eq!(ranks, [None, Some(0), None, Some(2), Some(1), None, Some(3)]);
+        assert!(plan.by_time && plan.packets[0].before_first_key);
+        assert_eq!(plan.wanted, [0, 2, 3]);
+    }
+
+    #[test]
+    fn groups_without_wanted_frames_are_left_out_unless_their_successor_leans_on_them() {
+        let mut packets: Vec<(char, i64)> = (0..40).map(|t| (if t % 10 == 0 { 'K' } else { 'P' }, t)).collect();
+        let unwanted = |plan: &Plan| plan.packets.iter().map(|s| s.group_unwanted).collect::<Vec<_>>();
+        let closed = plan(&packets, 0.25).expect("fine"); // wanted: 0 and 39
+        assert_eq!(closed.wanted, [0, 39]);
+        let marked = unwanted(&closed);
+        assert!(!marked[0] && marked[10] && marked[29] && !marked[30]);
+        // One more key frame, shown after the frame that is now wanted as the last but one: its leading frame needs the
+        // group before.
+        packets.push(('K', 45));
+        packets.push(('P', 44));
+        packets.push(('P', 46));
+        let list: Vec<Packet> =
+            packets.iter().map(|&(c, t)| Packet { time: Some(t), key: c == 'K', hidden: false }).collect();
+        let mut steps = vec![Step::default(); list.len()];
+        steps[41].wanted = true;
+        mark_groups(&list, &mut steps, 0);
+        assert!(steps[10].group_unwanted && !steps[35].group_unwanted);
+    }
+
+    #[test]
+    fn repeated_times_mean_counting() {
+        let plan = plan(&[('K', 0), ('P', 1), ('P', 1), ('P', 2)], 5.0).expect("fine");
+        assert!(!plan.by_time && !plan.skips());
+        assert_eq!(plan.packets.iter().filter_map(|s| s.rank).collect::<Vec<_>>(), [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn nothing_to_show_is_corrupt() {
+        for packets in [&[][..], &[('P', 0), ('P', 1)], &[('H', 0)]] {
+            assert_eq!(plan(packets, 1.0).err().map(|e| e.code), Some(Code::Corrupt));
+        }
+    }
+
+    #[test]
+    fn a_clock_rate_is_no_frame_rate() {
+        assert_eq!(believable_fps(25.0, 24.0), 25.0);
+        assert_eq!(believable_fps(1_000.0, 30.0), 30.0);
+        assert_eq!(believable_fps(0.0, 30.0), 30.0);
+        assert_eq!(believable_fps(25.0, 0.0), 25.0);
     }
 }

@@ -148,6 +148,17 @@ async def test_breaker_spares_a_failing_engine_and_tries_it_again() -> None:
         assert len(healthy.requests()) < 12  # a is asked again, and answers
 
 
+async def test_one_clients_bad_luck_does_not_shut_the_only_engine() -> None:
+    """Three engine failures in a row used to mean ten seconds of 503 for everybody when there was one engine."""
+    script = [{"status": 500, "match": "poison"}, *GOOD]
+    async with MockEngine(TINY, script) as engine:
+        routing = {"breaker_failures": 2, "breaker_open_s": 60, "health_interval_s": 60}
+        async with Stack(engines=[{"url": engine.url, "name": "a"}], routing=routing) as stack:
+            for _ in range(4):
+                assert (await stack.chat("poison")).status >= 500
+            assert (await stack.chat("Hi")).status == 200
+
+
 async def test_storms_of_faults_leave_nothing_behind() -> None:
     faults = [*EARLY.values(), *LATE.values(), {"pieces": ["slow ", "but ", "fine"], "delay_ms": 5}]
     async with pair(faults) as (stack, _):

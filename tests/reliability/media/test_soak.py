@@ -15,6 +15,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
+
 from gateway.errors import ApiError
 from gateway.media.service import MediaService
 from gateway.media.settings import MediaSettings
@@ -98,6 +100,7 @@ async def test_a_crowd_above_the_limit_waits_outside_and_other_hosts_pass() -> N
         await service.close()
 
 
+@pytest.mark.slow  # resident memory of a shared test process says little; run alone
 async def test_memory_stays_bounded_under_many_big_bodies() -> None:
     many, size, limit = (50, 60 * MIB, 256 * MIB) if FULL else (12, 12 * MIB, 32 * MIB)
     piece = b"\x89PNG\r\n\x1a\n" + bytes(MIB - 8)

@@ -83,6 +83,14 @@ def test_neither_folder_nor_hub_name(name):
         checkpoint.locate(name)
 
 
+@pytest.mark.parametrize(
+    ("device", "why"), [("cuda:99", "torch sees"), ("meta", "not supported"), ("abacus", "unknown")]
+)
+def test_a_device_that_is_not_there(device, why):
+    with pytest.raises(CheckpointError, match=why):
+        checkpoint.pick_device(device)
+
+
 def test_a_folder_without_config(tmp_path):
     with pytest.raises(CheckpointError, match=r"config\.json"):
         checkpoint.locate(tmp_path)

@@ -81,7 +81,7 @@ def test_a_long_prompt_holds_up_a_stream_by_one_chunk_at_most():
     stream = d.ask(text_ids(20), 60)
     while not d.tokens(stream):
         d.step()
-    long = d.ask(text_ids(2000, 1), 4)
+    long = d.ask(text_ids(1000, 1), 4)
     while not d.tokens(long):
         prefill, said = d.core.totals.prefill_tokens, len(d.tokens(stream))
         d.step()
@@ -91,22 +91,22 @@ def test_a_long_prompt_holds_up_a_stream_by_one_chunk_at_most():
 
 
 def test_late_chunks_of_a_long_prompt_shrink_and_never_stop():
-    d = Driver(kv_pages=512, chunk_tokens=256, step_pairs=64 * 1024)
-    request = d.ask(text_ids(3000, 1), 1)
+    d = Driver(kv_pages=512, chunk_tokens=256, step_pairs=32 * 1024)
+    request = d.ask(text_ids(1500, 1), 1)
     counts = []
     while not d.tokens(request):
         before = request.sequences[0].computed
         d.step()
         counts.append((before, d.core.totals.prefill_tokens - sum(c for _, c in counts)))
-    assert counts[0] == (0, 256)
+    assert counts[0] == (0, 128)
     assert counts[-2][1] < 32
     for before, count in counts:
-        assert count * (before + count) <= 64 * 1024 or count == PAGE
+        assert count * (before + count) <= 32 * 1024 or count == PAGE
 
 
 def test_a_short_prompt_passes_a_long_one():
     d = Driver(kv_pages=512, chunk_tokens=64)
-    long, short = d.ask(text_ids(3000, 1), 1), d.ask(text_ids(40, 2), 1)
+    long, short = d.ask(text_ids(800, 1), 1), d.ask(text_ids(40, 2), 1)
     while not d.tokens(short):
         d.step()
     assert not d.tokens(long)

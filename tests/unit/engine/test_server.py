@@ -17,7 +17,7 @@ import pytest
 import uvicorn
 
 from engine import wire
-from engine.local.cli import parse
+from engine.local.cli import parse, run
 from engine.local.options import EngineOptions
 from engine.local.server import create_app
 from tests.contract.client import EngineClient, request, text_ids
@@ -290,6 +290,28 @@ async def test_a_signal_ends_streams_after_the_grace_period_and_the_process_clea
         process.kill()
         process.wait()
         process.stdout.close()
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"max_running": 0}, "max_running is 0; it must be at least 1"),
+        ({"dtype": "int4"}, "dtype is 'int4'; it must be one of auto, float32, bfloat16"),
+        ({"log_level": "loud"}, "log_level is 'loud'"),
+        ({"keep_alive_s": 0}, "keep_alive_s is 0; it must be positive"),
+        ({"kv_pages": 0}, "kv_pages is 0"),
+        ({"mood": 1}, "mood"),
+    ],
+    ids=str,
+)
+def test_a_bad_option_is_named_and_ends_the_start(capsys, fields, named):
+    assert run(model=TINY, **fields) == 2
+    assert named in capsys.readouterr().err
+
+
+def test_a_checkpoint_that_is_not_there_ends_the_start(capsys):
+    assert run(model="no/such/place") == 1
+    assert "neither a folder nor a hub name" in capsys.readouterr().err
 
 
 def test_every_option_is_a_flag(capsys):

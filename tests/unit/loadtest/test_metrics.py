@@ -54,3 +54,12 @@ def test_cost_and_concurrency() -> None:
     assert rates.cost_per_million(2.0, 8, 3600, 0) is None
     samples = [made([0.1], 1, due=0.0), made([0.1], 1, due=0.5), made([0.1], 1, due=2.0)]
     assert rates.most_concurrent(samples) == 2
+
+
+def test_neighbouring_ticks_have_different_labels() -> None:
+    from loadtest.report.plot import _labels, ticks
+
+    for low, high in ((19.97, 20.08), (0, 1), (0, 0.004), (3, 250_000), (199, 206)):
+        marks = ticks(low, high)
+        labels = _labels(marks)
+        assert len(set(labels)) == len(marks) >= 3

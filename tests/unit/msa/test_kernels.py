@@ -53,6 +53,7 @@ def test_triton_kernels_are_right_under_the_interpreter():
     assert done.stdout.split() == ["one_token_fp16", "token_table_fp16"]
 
 
+@pytest.mark.slow
 def test_extend_equals_the_reference_under_the_interpreter():
     script = (
         "from tests.unit.msa.test_extend import compare_with_reference as c; "

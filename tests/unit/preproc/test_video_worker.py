@@ -138,3 +138,14 @@ async def test_waiting_jobs_share_the_workers():
         assert len({j.hash for j in jobs}) == 1
     finally:
         await pool.close()
+
+
+async def test_closing_ends_running_and_waiting_jobs():
+    pool = VideoPool(workers=1)
+    await pool.start()
+    os.kill(pid_of(pool), signal.SIGSTOP)
+    jobs = [asyncio.create_task(pool.prepare(VIDEO)) for _ in range(3)]
+    await asyncio.sleep(0.05)
+    await asyncio.wait_for(pool.close(), 10)
+    results = await asyncio.wait_for(asyncio.gather(*jobs, return_exceptions=True), 10)
+    assert all(isinstance(r, preproc_rs.PreprocError) for r in results)

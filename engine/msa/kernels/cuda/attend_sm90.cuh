@@ -10,24 +10,25 @@
 // chosen pages are dealt to the CTAs of the cluster; in a CTA every warp takes 16 or 32 tokens of each page, a step of 16
 // at a time. Steps stream through a ring in shared memory that is private to each lane: a lane copies exactly the 16-byte
 // chunks that it will need as matrix operands (see `operand` for why K needs no transposition; V is paired by byte_perm),
-// so there is nothing to synchronise, and 2 or 4 steps are in flight per warp.
-// Parts are merged by log-sum-exp: warps through shared memory, CTAs through distributed shared memory. No workspace, no
-// atomics, the same bits every time.
+// so there is nothing to synchronise, and DEPTH - 1 steps of 16 tokens (8 KB; e4m3: a half step more) are in flight per warp.
+// Parts are merged by log-sum-exp: warps through shared memory; CTAs store theirs into the shared memory of the peer that
+// finishes that share of the elements (a store does not wait, a load across the cluster does). No workspace, no atomics on
+// memory, the same bits every time.
 // The choice is repeated by every CTA of the cluster: that is cheaper than publishing it from one of them.
 #pragma once
 #include "choose_sm90.cuh"
 
 namespace msa {
 
-template <int KD, int QD, int WARPS, bool GIVEN>  // K/V type, query type, warps a CTA, blocks given by the caller
+template <int KD, int QD, int WARPS, int DEPTH, bool GIVEN>  // K/V type, query type, warps a CTA, 8 KB steps in its ring, blocks given
 struct Attend {
-  static constexpr int kThreads = WARPS * 32;
+  static constexpr int kThreads = WARPS * 32, kMinCtas = DEPTH == 2 ? 3 : 2;
   static constexpr int kMath = kMathType<KD>;
   static constexpr int kBytes = Storage<KD>::kBytes;
   static constexpr int kChunks = Storage<KD>::kChunks;
   static constexpr int kHalves = KD == kE4m3 ? 1 : 2;              // 16-byte chunks of a value row per lane
   static constexpr int kStepChunks = 2 * kChunks + 4 * kHalves;    // of keys: tokens g, g + 8; of values: 2c, 2c+1, 2c+8, 2c+9
-  static constexpr int kStages = KD == kE4m3 ? 5 : 3;
+  static constexpr int kStages = DEPTH * (KD == kE4m3 ? 2 : 1);
   static constexpr int kStepsPerPage = kBlock / 16 / WARPS;        // 16-token steps a warp takes of each page
   static constexpr int kRow = kDim + 16;                           // floats of a head's part: 16 more against bank conflicts
   static_assert(WARPS == 4 || WARPS == 8, "a page is shared by 4 or 8 warps");
@@ -43,8 +44,10 @@ struct Attend {
   struct alignas(16) Smem {
     Arena arena;
     float warp_max[WARPS][16], warp_sum[WARPS][16];
-    float4 out[16 * kDim / 4];  // of this CTA: sum of exp2(score - max) v, in the order of `element`
-    float2 state[16];           // max, sum
+    // From every CTA of the cluster, this one's share of the elements (in the order of `element`): sum of
+    // exp2(score - max) v; and the max and sum of every head. Peers write here while this CTA may still be working.
+    float4 parts[16 * kDim / 4];
+    float2 states[16][16];
     typename Chooser<WARPS>::Smem chooser;
   };
 
@@ -75,9 +78,11 @@ struct Attend {
   MSA_DEVICE static void run(const AttendParams& p, char* memory, int cluster_size) {
     Smem& sm = *reinterpret_cast<Smem*>(memory);
     stamp(1, 0);
-    const int rank = bid() % cluster_size, unit = bid() / cluster_size;
-    const int row = unit / p.groups, group = unit % p.groups;
-    const int request = row / p.lengths.queries, j = row % p.lengths.queries;
+    cluster_arrive();
+    const int log_cluster = popc(cluster_size - 1);  // a power of two
+    const int rank = bid() & (cluster_size - 1), unit = bid() >> log_cluster;
+    const int row = unit / p.groups, group = unit - row * p.groups;
+    const int request = row / p.lengths.queries, j = row - request * p.lengths.queries;
     const int g = lane() >> 2, c = lane() & 3;
 
     // With candidates, the grid before this one (scores) has itself waited for the queries: they may be read at once.
@@ -98,13 +103,11 @@ struct Attend {
       }
     }
     if constexpr (GIVEN) {
-      grid_trigger();
       Chooser<WARPS>::take(p, sm.chooser, request, j, group);
     } else {
       const Share share = share_of(p.lengths, p.topk, p.score_ctas, request);
       const int own_page = length > 0 ? page_of(p.table, table_row(p.table, request), (length - 1) >> 7) : 0;
       grid_wait();
-      grid_trigger();
       stamp(1, 1);
       Chooser<WARPS>::choose(p, sm.chooser, sm.arena.choose, request, j, group, share, own_page);
     }
@@ -112,7 +115,7 @@ struct Attend {
     stamp(1, 4);
 
     // Steps of this warp: page rank + cluster_size * (step / kStepsPerPage), its step % kStepsPerPage-th 16 tokens.
-    const int pages = chosen.count > rank ? (chosen.count - rank + cluster_size - 1) / cluster_size : 0;
+    const int pages = chosen.count > rank ? (chosen.count - rank + cluster_size - 1) >> log_cluster : 0;
     const int steps = pages * kStepsPerPage;
     uint4* ring = &sm.arena.ring[warp()][0][0][lane()];
     const char* keys = static_cast<const char*>(p.keys) + group * p.k_head_stride * kBytes + c * 16;
@@ -215,6 +218,7 @@ struct Attend {
       }
     }
     stamp(1, 5);
+    grid_trigger();  // not before: what the next grid reads early would only delay the pages above
     merge(p, sm, out, top, total, row, group, rank, cluster_size);
     if constexpr (!GIVEN) {
       if (p.blocks && rank == 0 && warp() == 0) Chooser<WARPS>::report(p, sm.chooser, row, group);
@@ -255,68 +259,53 @@ struct Attend {
         }
       }
     }
-    if (tid() < 16) {
-      float max = -INFINITY, sum = 0.f;
-      MSA_UNROLL
-      for (int w = 0; w < WARPS; w++) max = fast_max(max, sm.warp_max[w][tid()]);
-      MSA_UNROLL
-      for (int w = 0; w < WARPS; w++) sum += sm.warp_sum[w][tid()] * weight(sm.warp_max[w][tid()], max);
-      sm.state[tid()] = float2{max, sum};
-    }
     cta_sync();
     constexpr int fours = kDim / 4;
-    MSA_UNROLL
+    const int log_each = 9 - popc(cluster_size - 1), each = 1 << log_each;  // 512 float4s in all
+    cluster_wait();  // every CTA of the cluster has begun: its shared memory may be written
+    for (int i = tid(); i < 16 * cluster_size; i += kThreads) {
+      const int head = i & 15;
+      float max = -INFINITY, sum = 0.f;
+      MSA_UNROLL
+      for (int w = 0; w < WARPS; w++) max = fast_max(max, sm.warp_max[w][head]);
+      MSA_UNROLL
+      for (int w = 0; w < WARPS; w++) sum += sm.warp_sum[w][head] * weight(sm.warp_max[w][head], max);
+      cluster_store(&sm.states[rank][head], i >> 4, float2{max, sum});
+    }
     for (int i = tid(); i < 16 * fours; i += kThreads) {
       float4 sum{0.f, 0.f, 0.f, 0.f};
       MSA_UNROLL
       for (int w = 0; w < WARPS; w++) add(sum, 1.f, reinterpret_cast<const float4*>(sm.arena.part[w][i / fours])[i % fours]);
-      sm.out[i] = sum;
+      cluster_store(&sm.parts[rank * each + (i & (each - 1))], i >> log_each, sum);
     }
     stamp(1, 6);
     // CTAs of the cluster: each finishes its share of the elements.
-    if (cluster_size > 1) cluster_sync(); else cta_sync();
+    cluster_arrive();
+    cluster_wait();
     stamp(1, 7);
-    const int each = 16 * fours / cluster_size;
-    for (int i = rank * each + tid(); i < (rank + 1) * each; i += kThreads) {
-      const int head = i / fours;
-      float2 state = sm.state[head];
-      float4 value = sm.out[i];
-      if (cluster_size > 1) {
-        float2 states[16];
-        float4 parts[16];
-        MSA_UNROLL
-        for (int r = 0; r < 16; r++) {
-          if (r < cluster_size) {
-            states[r] = cluster_load(&sm.state[head], r);
-            parts[r] = cluster_load(&sm.out[i], r);
-          }
-        }
-        state = float2{-INFINITY, 0.f};
-        value = float4{0.f, 0.f, 0.f, 0.f};
-        MSA_UNROLL
-        for (int r = 0; r < 16; r++) {
-          if (r < cluster_size) state.x = fast_max(state.x, states[r].x);
-        }
-        MSA_UNROLL
-        for (int r = 0; r < 16; r++) {
-          if (r < cluster_size) {
-            const float f = weight(states[r].x, state.x);
-            state.y += f * states[r].y;
-            add(value, f, parts[r]);
-          }
-        }
+    for (int i = tid(); i < each; i += kThreads) {
+      const int four = rank * each + i, head = four / fours;
+      float max = -INFINITY, total_sum = 0.f;
+      MSA_UNROLL_4
+      for (int r = 0; r < cluster_size; r++) max = fast_max(max, sm.states[r][head].x);
+      float4 value{0.f, 0.f, 0.f, 0.f};
+      MSA_UNROLL_4
+      for (int r = 0; r < cluster_size; r++) {
+        const float2 state = sm.states[r][head];
+        const float f = weight(state.x, max);
+        total_sum += f * state.y;
+        add(value, f, sm.parts[r * each + i]);
       }
       if (head < p.heads) {
-        const float f = state.y > 0.f ? p.value_scale / state.y : 0.f;
-        const int64_t at = row * p.output_row_stride + (group * p.heads + head) * p.output_head_stride + element(i % fours);
+        const float f = total_sum > 0.f ? p.value_scale / total_sum : 0.f;
+        const int64_t at = row * p.output_row_stride + (group * p.heads + head) * p.output_head_stride + element(four % fours);
         const uint2 packed{pack2<QD>(value.x * f, value.y * f), pack2<QD>(value.z * f, value.w * f)};
         *reinterpret_cast<uint2*>(static_cast<uint16_t*>(p.output) + at) = packed;
-        if (p.lse && i % fours == 0)
-          p.lse[row * (p.groups * p.heads) + group * p.heads + head] = state.y > 0.f ? state.x * 0.6931471805599453f + logf(state.y) : -INFINITY;
+        if (p.lse && four % fours == 0)
+          p.lse[row * (p.groups * p.heads) + group * p.heads + head] = total_sum > 0.f ? max * 0.6931471805599453f + logf(total_sum) : -INFINITY;
       }
     }
     stamp(1, 8);
-    if (cluster_size > 1) cluster_sync();  // nobody leaves while its shared memory is still read
   }
 
   MSA_DEVICE static void add(float4& to, float f, const float4& from) {

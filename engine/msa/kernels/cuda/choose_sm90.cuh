@@ -33,20 +33,18 @@ struct Chosen {
 template <int WARPS>
 struct Chooser {
   static constexpr int kThreads = WARPS * 32;
-  static constexpr int kPool = kMaxScoreCtas * kTopK;
-  static constexpr int kOneLevel = 256;  // up to here one warp ranks all; above, every warp first ranks its part
-  static constexpr int kScratch = (select_scratch((kPool + WARPS - 1) / WARPS) + 1) / 2 * 2;
+  static constexpr int kPool = kMaxScoreCtas * kTopK;  // even
+  static constexpr int kList = kTopK * ((kPool / 2 + kThreads - 1) / kThreads * 2);  // items of 16 threads
   struct alignas(16) Arena {  // dead once the choice is made
-    uint64_t scratch[WARPS][kScratch];
-    uint32_t key[kPool];
+    uint64_t best[kThreads];
+    uint64_t item[kPool];  // key << 32 | ~index: all different, equal keys by lower index
     int32_t page[kPool];
-    uint32_t part_key[WARPS * kTopK];
-    int32_t part_index[WARPS * kTopK];
+    uint64_t list[kList];
+    uint64_t floor;
+    uint32_t warp_floor[WARPS];
+    int32_t count;
   };
-  struct alignas(16) Smem {
-    uint64_t picked[WARPS][kTopK];
-    Chosen chosen;
-  };
+  struct alignas(16) Smem { Chosen chosen; };
 
   // Everything up to the own block: fewer blocks than k. One warp.
   MSA_DEVICE static void take_all(const AttendParams& p, Smem& sm, int request, int length, int own) {
@@ -56,6 +54,19 @@ struct Chooser {
       sm.chosen.source[lane()] = -1 - lane();
     }
     if (lane() == 0) sm.chosen.count = own + 1;
+  }
+
+  // Lists this thread's items that are not below the floor.
+  MSA_DEVICE static void collect(Arena& arena, int n, uint64_t best, uint64_t floor) {
+    if (best < floor) return;
+    MSA_NO_UNROLL
+    for (int i = 2 * tid(); i < n; i += (i & 1) ? 2 * kThreads - 1 : 1) {
+      const uint64_t v = arena.item[i];
+      if (v >= floor) {
+        const int at = smem_add(&arena.count, 1);
+        if (at < kList) arena.list[at] = v;
+      }
+    }
   }
 
   // For (request, row j, group). Starts after the candidates are written; ends with a CTA barrier.
@@ -70,52 +81,72 @@ struct Chooser {
     const int want = p.topk - 1;
     const int n = share.splits * share_slots(share.blocks, share.splits);
     const int64_t base = candidate_base(p.candidates, request, j * p.groups + group, share);
+    // Each warp finds its share of the k best among the bests of its lanes; the lowest of those is a floor under the k-th
+    // of all, and the few items not below it are ranked exactly by counting. Short code on purpose: it runs once, and
+    // waiting is what it costs.
+    uint64_t best = 0;
     MSA_UNROLL_4
-    for (int i = tid(); i < n; i += kThreads) {
-      const uint2 one = p.candidates.key_page[base + i];
-      arena.key[i] = one.x;
-      arena.page[i] = static_cast<int>(one.y);
+    for (int i = 2 * tid(); i < n; i += 2 * kThreads) {
+      const uint4 two = load_16(p.candidates.key_page + base + i);  // may look one behind the last, never behind the buffer
+      const uint64_t a = two.x ? static_cast<uint64_t>(two.x) << 32 | (0xffffffffu - static_cast<uint32_t>(i)) : 0;
+      const uint64_t b = two.z && i + 1 < n ? static_cast<uint64_t>(two.z) << 32 | (0xfffffffeu - static_cast<uint32_t>(i)) : 0;
+      arena.item[i] = a;
+      arena.item[i + 1] = b;
+      arena.page[i] = static_cast<int>(two.y);
+      arena.page[i + 1] = static_cast<int>(two.w);
+      const uint64_t higher = a > b ? a : b;
+      best = higher > best ? higher : best;
     }
+    arena.best[tid()] = best;
+    if (tid() == 0) arena.count = 0;
+    const int busy = n >= 2 * kThreads ? WARPS : (n + 63) >> 6, take = busy >= WARPS ? (kTopK + WARPS - 1) / WARPS : (kTopK + busy - 1) / busy;
+    uint32_t mine = picked_key(best), high = 0;
+    MSA_NO_UNROLL
+    for (int r = 0; r < take; r++) {
+      high = warp_max(mine);
+      if (lane() == first_bit(ballot(mine == high))) mine = 0;
+    }
+    if (lane() == 0) arena.warp_floor[warp()] = warp() < busy ? high : 0xffffffffu;
     cta_sync();
     stamp(1, 2);
-    // Level 0: every warp ranks its part of the pool. Level 1: one warp ranks the winners, or a small pool at once.
-    const bool two = n > kOneLevel;
-    const int part = (n + WARPS - 1) / WARPS;
-    MSA_NO_UNROLL
-    for (int level = two ? 0 : 1; level < 2; level++) {
-      int begin = 0, size = two ? WARPS * kTopK : n;
-      const uint32_t* keys = two ? arena.part_key : arena.key;
-      if (level == 0) {
-        begin = warp() * part;
-        size = n - begin < part ? (n > begin ? n - begin : 0) : part;
-        keys = arena.key + begin;
-      }
-      if (level == 0 || warp() == 0) {
-        const int got = warp_select(size, want, [&](int i) { return keys[i]; }, arena.scratch[warp()], sm.picked[warp()]);
-        const bool in = lane() < got;
-        const uint64_t best = in ? sm.picked[warp()][lane()] : 0;
-        if (level == 0) {
-          if (lane() < kTopK) {
-            arena.part_key[warp() * kTopK + lane()] = picked_key(best);
-            arena.part_index[warp() * kTopK + lane()] = in ? begin + picked_index(best) : 0;
-          }
-        } else {
-          if (in) {
-            const int i = two ? arena.part_index[picked_index(best)] : picked_index(best);
-            sm.chosen.page[lane()] = arena.page[i];
-            sm.chosen.limit[lane()] = kBlock;
-            sm.chosen.source[lane()] = static_cast<int>(base) + i;
-          }
-          if (lane() == 0) {
-            sm.chosen.page[got] = own_page;
-            sm.chosen.limit[got] = length - own * kBlock;
-            sm.chosen.source[got] = -1 - own;
-            sm.chosen.count = got + 1;
-          }
-        }
+    uint32_t lowest = arena.warp_floor[0];
+    MSA_UNROLL
+    for (int w = 1; w < WARPS; w++) lowest = arena.warp_floor[w] < lowest ? arena.warp_floor[w] : lowest;
+    collect(arena, n, best, lowest > 0 ? static_cast<uint64_t>(lowest) << 32 : 1);
+    cta_sync();
+    if (arena.count > kList) {  // very many equal keys: a floor that tells them apart
+      cta_sync();
+      if (tid() == 0) {
+        arena.count = 0;
+        arena.floor = 1;
       }
       cta_sync();
+      if (best != 0 && count_above(arena.best, kThreads, best) == want - 1) arena.floor = best;
+      cta_sync();
+      collect(arena, n, best, arena.floor);
+      cta_sync();
     }
+    const int count = arena.count, got = count < want ? count : want;
+    MSA_NO_UNROLL
+    for (int i = tid(); i < count; i += kThreads) {
+      const uint64_t mine = arena.list[i];
+      int above = 0;
+      MSA_UNROLL_4
+      for (int j = 0; j < count; j++) above += arena.list[j] > mine;
+      if (above < want) {
+        const int index = picked_index(mine);
+        sm.chosen.page[above] = arena.page[index];
+        sm.chosen.limit[above] = kBlock;
+        sm.chosen.source[above] = static_cast<int>(base) + index;
+      }
+    }
+    if (tid() == 0) {
+      sm.chosen.page[got] = own_page;
+      sm.chosen.limit[got] = length - own * kBlock;
+      sm.chosen.source[got] = -1 - own;
+      sm.chosen.count = got + 1;
+    }
+    cta_sync();
     stamp(1, 3);
   }
 

@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(K::kThreads, K::kMinCtas) kernel(const __grid_
   K::run(p, smem);
 }
 template <typename K>
-__global__ void __launch_bounds__(K::kThreads, 8 / (K::kThreads / 32)) cluster_kernel(const __grid_constant__ AttendParams p, int cluster) {
+__global__ void __launch_bounds__(K::kThreads, K::kMinCtas) cluster_kernel(const __grid_constant__ AttendParams p, int cluster) {
   extern __shared__ __align__(16) char smem[];
   K::run(p, smem, cluster);
 }
@@ -85,15 +85,16 @@ static int score_tiles(const ScoreParams& p, int ctas, int pdl, Stream stream) {
   return -1;
 }
 template <int KD, int QD, bool GIVEN>
-static int attend_warps(const AttendParams& p, int rows, int warps, int cluster, int pdl, Stream stream) {
+static int attend_depth(const AttendParams& p, int rows, int depth, int cluster, int pdl, Stream stream) {
   const int grid = rows * p.groups * cluster;
-  if (warps == 4) return launch_cluster<Attend<KD, QD, 4, GIVEN>>(p, grid, cluster, pdl, stream);
+  if (depth == 2) return launch_cluster<Attend<KD, QD, 4, 2, GIVEN>>(p, grid, cluster, pdl, stream);
+  if (depth == 3) return launch_cluster<Attend<KD, QD, 4, 3, GIVEN>>(p, grid, cluster, pdl, stream);
   return -1;
 }
 template <int KD, int QD>
-static int attend_given(const AttendParams& p, int rows, int given, int warps, int cluster, int pdl, Stream stream) {
-  return given ? attend_warps<KD, QD, true>(p, rows, warps, cluster, pdl, stream)
-               : attend_warps<KD, QD, false>(p, rows, warps, cluster, pdl, stream);
+static int attend_given(const AttendParams& p, int rows, int given, int depth, int cluster, int pdl, Stream stream) {
+  return given ? attend_depth<KD, QD, true>(p, rows, depth, cluster, pdl, stream)
+               : attend_depth<KD, QD, false>(p, rows, depth, cluster, pdl, stream);
 }
 
 extern "C" {
@@ -108,11 +109,11 @@ int msa_read(const ScoreParams* p, int ctas, int pdl, Stream stream) { return la
 int msa_select(const AttendParams* p, int rows, int pdl, Stream stream) {
   return launch<Select>(*p, rows * p->groups, pdl, stream);
 }
-int msa_attend(const AttendParams* p, int kv_type, int query_type, int rows, int given, int warps, int cluster, int pdl, Stream stream) {
-  if (kv_type == kBf16 && query_type == kBf16) return attend_given<kBf16, kBf16>(*p, rows, given, warps, cluster, pdl, stream);
-  if (kv_type == kF16 && query_type == kF16) return attend_given<kF16, kF16>(*p, rows, given, warps, cluster, pdl, stream);
-  if (kv_type == kE4m3 && query_type == kBf16) return attend_given<kE4m3, kBf16>(*p, rows, given, warps, cluster, pdl, stream);
-  if (kv_type == kE4m3 && query_type == kF16) return attend_given<kE4m3, kF16>(*p, rows, given, warps, cluster, pdl, stream);
+int msa_attend(const AttendParams* p, int kv_type, int query_type, int rows, int given, int depth, int cluster, int pdl, Stream stream) {
+  if (kv_type == kBf16 && query_type == kBf16) return attend_given<kBf16, kBf16>(*p, rows, given, depth, cluster, pdl, stream);
+  if (kv_type == kF16 && query_type == kF16) return attend_given<kF16, kF16>(*p, rows, given, depth, cluster, pdl, stream);
+  if (kv_type == kE4m3 && query_type == kBf16) return attend_given<kE4m3, kBf16>(*p, rows, given, depth, cluster, pdl, stream);
+  if (kv_type == kE4m3 && query_type == kF16) return attend_given<kE4m3, kF16>(*p, rows, given, depth, cluster, pdl, stream);
   return -1;
 }
 #if defined(MSA_STAMPS) && !defined(MSA_EMULATE)

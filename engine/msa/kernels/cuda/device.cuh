@@ -49,6 +49,8 @@ MSA_DEVICE uint32_t ballot(bool p) { return __ballot_sync(0xffffffffu, p); }
 MSA_DEVICE int popc(uint32_t v) { return __popc(v); }
 MSA_DEVICE int first_bit(uint32_t v) { return __ffs(v) - 1; }
 MSA_DEVICE void smem_max(uint32_t* p, uint32_t v) { atomicMax(p, v); }
+MSA_DEVICE uint32_t warp_max(uint32_t v) { return __reduce_max_sync(0xffffffffu, v); }
+MSA_DEVICE int smem_add(int* p, int v) { return atomicAdd(p, v); }
 MSA_DEVICE uint32_t float_bits(float f) { return __float_as_uint(f); }
 MSA_DEVICE float fast_exp2(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
 MSA_DEVICE float fast_max(float a, float b) { return fmaxf(a, b); }
@@ -56,24 +58,20 @@ MSA_DEVICE float fast_max(float a, float b) { return fmaxf(a, b); }
 // allow the grid after this one to be set up early.
 MSA_DEVICE void grid_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 MSA_DEVICE void grid_trigger() { asm volatile("griddepcontrol.launch_dependents;"); }
-MSA_DEVICE void cluster_sync() {
-  asm volatile("barrier.cluster.arrive.aligned;\n barrier.cluster.wait.aligned;" ::: "memory");
-}
-// Reads of CTA `rank` of the cluster, at the address that `p` has in this CTA's shared memory.
+// The cluster's barrier in halves: what was stored before the one is seen after the other, by all its CTAs.
+MSA_DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive.aligned;" ::: "memory"); }
+MSA_DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.aligned;" ::: "memory"); }
+// Stores into CTA `rank` of the cluster, at the address that `p` has in this CTA's shared memory.
 MSA_DEVICE uint32_t cluster_address(const void* p, int rank) {
   uint32_t local = static_cast<uint32_t>(__cvta_generic_to_shared(p)), remote;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(local), "r"(rank));
   return remote;
 }
-MSA_DEVICE float4 cluster_load(const float4* p, int rank) {
-  float4 v;
-  asm volatile("ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(cluster_address(p, rank)));
-  return v;
+MSA_DEVICE void cluster_store(float4* p, int rank, float4 v) {
+  asm volatile("st.shared::cluster.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(cluster_address(p, rank)), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w) : "memory");
 }
-MSA_DEVICE float2 cluster_load(const float2* p, int rank) {
-  float2 v;
-  asm volatile("ld.shared::cluster.v2.f32 {%0,%1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(cluster_address(p, rank)));
-  return v;
+MSA_DEVICE void cluster_store(float2* p, int rank, float2 v) {
+  asm volatile("st.shared::cluster.v2.f32 [%0], {%1,%2};" ::"r"(cluster_address(p, rank)), "f"(v.x), "f"(v.y) : "memory");
 }
 // Copies 16 bytes, or 16 zeros when not `in`, in the background; groups of copies complete in the order of commits.
 MSA_DEVICE void copy_async(void* to_smem, const void* from, bool in) {

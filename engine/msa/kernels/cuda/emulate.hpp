@@ -146,18 +146,27 @@ inline uint32_t ballot(bool p) {
 inline int popc(uint32_t v) { return __builtin_popcount(v); }
 inline int first_bit(uint32_t v) { return __builtin_ffs(int(v)) - 1; }
 inline void smem_max(uint32_t* p, uint32_t v) { if (v > *p) *p = v; }
+inline uint32_t warp_max(uint32_t v) {
+  auto& w = emu::warp();
+  w.slot[tid() & 31][0] = v;
+  emu::wait(w.barrier);
+  uint32_t out = 0;
+  for (int i = 0; i < 32; i++) out = uint32_t(w.slot[i][0]) > out ? uint32_t(w.slot[i][0]) : out;
+  emu::wait(w.barrier);
+  return out;
+}
+inline int smem_add(int* p, int v) { *p += v; return *p - v; }
 inline uint32_t float_bits(float f) { uint32_t b; memcpy(&b, &f, 4); return b; }
 inline float fast_exp2(float x) { return std::exp2(x); }
 inline float fast_max(float a, float b) { return std::fmax(a, b); }
 inline void grid_wait() {}
 inline void grid_trigger() {}
-inline void cluster_sync() { emu::wait(emu::cluster->barrier); }
+inline void cluster_arrive() {}
+inline void cluster_wait() { emu::wait(emu::cluster->barrier); }
 template <typename T>
-inline T cluster_load(const T* p, int rank) {
+inline void cluster_store(T* p, int rank, T v) {
   size_t offset = reinterpret_cast<const char*>(p) - emu::cta().smem.data();
-  T v;
-  memcpy(&v, emu::cluster->ctas[rank]->smem.data() + offset, sizeof(T));
-  return v;
+  memcpy(emu::cluster->ctas[rank]->smem.data() + offset, &v, sizeof(T));
 }
 inline void copy_async(void* to, const void* from, bool in) {
   if ((reinterpret_cast<uintptr_t>(from) | reinterpret_cast<uintptr_t>(to)) & 15) { fprintf(stderr, "misaligned copy\n"); abort(); }

@@ -34,7 +34,7 @@ template <int KD, int QD, int NT, int WARPS>  // key type, query type, tiles of 
 struct Score {
   static constexpr int kThreads = WARPS * 32, kMinCtas = 1;
   static constexpr int kRowBytes = kDim * Storage<KD>::kBytes;
-  static constexpr int kStages = 16 / WARPS;
+  static constexpr int kStages = 2;
   static constexpr int kUnitBytes = 8192;
   static constexpr int kUnit = kUnitBytes / kRowBytes;  // tokens
   static constexpr int kUnitsPerPage = kBlock / kUnit;

@@ -1,0 +1,64 @@
+{{/* Names, labels and image references. */}}
+
+{{- define "catalejo.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{ .Values.fullnameOverride }}
+{{- else -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- if contains $name .Release.Name -}}{{ .Release.Name | trunc 40 | trimSuffix "-" }}
+{{- else -}}{{ printf "%s-%s" .Release.Name $name | trunc 40 | trimSuffix "-" }}{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{- define "catalejo.gateway" -}}{{ include "catalejo.fullname" . }}-gateway{{- end }}
+{{- define "catalejo.engine" -}}{{ include "catalejo.fullname" . }}-engine{{- end }}
+
+{{- define "catalejo.serviceAccount" -}}
+{{- if .Values.serviceAccount.create -}}{{ default (include "catalejo.fullname" .) .Values.serviceAccount.name }}
+{{- else -}}{{ default "default" .Values.serviceAccount.name }}{{- end -}}
+{{- end }}
+
+{{- define "catalejo.selector" -}}
+app.kubernetes.io/name: {{ default .root.Chart.Name .root.Values.nameOverride | trunc 63 }}
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .component }}
+{{- end }}
+
+{{/* Labels of an object: dict "root" . "component" "gateway" */}}
+{{- define "catalejo.labels" -}}
+{{ include "catalejo.selector" . }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/part-of: catalejo
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
+{{- with .root.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* An image name: dict "root" . "image" (dict repository tag digest) */}}
+{{- define "catalejo.image" -}}
+{{- $registry := .root.Values.global.imageRegistry | trimSuffix "/" -}}
+{{- if $registry }}{{ $registry }}/{{ end -}}
+{{- if .image.digest -}}
+{{ .image.repository }}{{ with .image.tag }}:{{ . }}{{ end }}@{{ .image.digest }}
+{{- else -}}
+{{ .image.repository }}:{{ default .root.Chart.AppVersion .image.tag }}
+{{- end -}}
+{{- end }}
+
+{{- define "catalejo.gatewayImage" -}}{{ include "catalejo.image" (dict "root" . "image" .Values.images.gateway) }}{{- end }}
+
+{{- define "catalejo.engineImage" -}}
+{{- $repository := default (printf "catalejo/engine-%s" .Values.engine.backend) .Values.images.engine.repository -}}
+{{- include "catalejo.image" (dict "root" . "image" (merge (dict "repository" $repository) .Values.images.engine)) -}}
+{{- end }}
+
+{{- define "catalejo.pullSecrets" -}}
+{{- with .Values.global.imagePullSecrets }}
+imagePullSecrets:
+{{- range . }}
+  - name: {{ . }}
+{{- end }}
+{{- end }}
+{{- end }}

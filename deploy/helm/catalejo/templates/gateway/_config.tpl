@@ -1,0 +1,34 @@
+{{/* The gateway's configuration file: what the chart knows, under what gateway.config says. */}}
+
+{{- define "catalejo.engines" -}}
+{{- $e := .Values.engine -}}
+{{- $name := include "catalejo.engine" . -}}
+{{- if $e.enabled -}}
+{{- if eq $e.kind "Deployment" }}
+{{- if gt (int $e.replicas) 0 }}
+- {name: {{ $name }}, url: "http://{{ $name }}.{{ .Release.Namespace }}.svc:30000"}
+{{- end }}
+{{- else }}
+{{- /* Stable names: pod N of the StatefulSet, leader of group N of the LeaderWorkerSet. */}}
+{{- range $i := until (int $e.replicas) }}
+- {name: {{ $name }}-{{ $i }}, url: "http://{{ $name }}-{{ $i }}.{{ $name }}.{{ $.Release.Namespace }}.svc:30000"}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- range $e.external }}
+- {{ toYaml . | nindent 2 | trim }}
+{{- end }}
+{{- end }}
+
+{{- define "catalejo.gatewayConfig" -}}
+{{- $config := dict
+  "host" "0.0.0.0"
+  "port" 8000
+  "model_path" (include "catalejo.modelPath" (dict "root" . "for" "gateway"))
+  "model_name" .Values.model.name
+  "model_aliases" .Values.model.aliases
+  "shutdown_grace_s" .Values.gateway.drain.drainSeconds
+  "engines" (include "catalejo.engines" . | fromYamlArray) -}}
+{{- if .Values.model.contextLength }}{{ $_ := set $config "context_length" (int .Values.model.contextLength) }}{{ end -}}
+{{- toYaml (mustMergeOverwrite $config (deepCopy .Values.gateway.config)) -}}
+{{- end }}

@@ -1,0 +1,310 @@
+"""HTTP/1.1 for the engine's data path: one POST, its head, its body as it arrives. About a fifth of a general client's
+cost per request, and everything that has arrived is handed over at once.
+
+A connection is used by one response at a time; read to its end it goes back to the pool, else it is cut, which tells the
+engine to abort. No redirects, no cookies, no proxies. Parsing is httptools (llhttp), as in the server.
+Not here: what is sent and what an answer means (client.py)."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Any, Final, cast
+from urllib.parse import urlsplit
+
+import httptools
+
+HIGH_WATER_BYTES: Final = 256 << 10
+"""Above this much unread body the socket is not read: a slow client slows its engine stream."""
+PIECE_BYTES: Final = 64 << 10
+"""About this much is handed over at once, so that parsing it does not hold the event loop for long."""
+SLICE_BYTES: Final = 256 << 10
+MAX_HEAD_BYTES: Final = 256 << 10
+
+
+class HttpError(OSError):
+    """The connection broke, or what came is no HTTP. `untouched`: not one byte of an answer had come."""
+
+    def __init__(self, message: str, *, untouched: bool = False) -> None:
+        super().__init__(message)
+        self.untouched = untouched
+
+
+class _Connection(asyncio.Protocol):
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.transport: asyncio.Transport | None = None
+        self.closed = False
+        self._writable: asyncio.Future[None] | None = None
+        self.begin()
+
+    def begin(self) -> None:
+        """Ready for a new answer."""
+        self._parser = httptools.HttpResponseParser(self)
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self.chunks: list[bytes] = []
+        self.size = self._head_size = 0
+        self.received = self.head = self.complete = self.keep = self._paused = False
+        self.error: HttpError | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    # ------------------------------------------------------------------------------------- transport
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self.received = True
+        if self.complete:  # nobody asked: a broken peer
+            self.cut()
+            return
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade, HttpError):
+            self._fail(HttpError("the answer is no HTTP"))
+        self._wake()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed = True
+        self._release_sender()
+        if self.head and not self.complete and not self._framed():
+            self.complete = True  # a body that the end of the connection ends
+        elif not self.complete:
+            self._fail(HttpError("the connection was closed", untouched=not self.received))
+        self._wake()
+
+    def pause_writing(self) -> None:
+        self._writable = self.loop.create_future()
+
+    def resume_writing(self) -> None:
+        self._release_sender()
+
+    def _release_sender(self) -> None:
+        if self._writable is not None and not self._writable.done():
+            self._writable.set_result(None)
+        self._writable = None
+
+    # ---------------------------------------------------------------------------------------- parser
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._head_size += len(name) + len(value)
+        if self._head_size > MAX_HEAD_BYTES:
+            raise HttpError("the answer's head is too large")
+        self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if status >= 200:
+            self.status, self.head = status, True
+            self.keep = self._parser.should_keep_alive()
+            self._release_sender()
+        else:
+            self.headers.clear()
+
+    def on_body(self, body: bytes) -> None:
+        self.chunks.append(body)
+        self.size += len(body)
+        if self.size > HIGH_WATER_BYTES and not self._paused and self.transport is not None:
+            self._paused = True
+            self.transport.pause_reading()
+
+    def on_message_complete(self) -> None:
+        if self.head:
+            self.complete = True
+
+    # ------------------------------------------------------------------------------------------ user
+    async def send(self, head: bytes, buffers: Iterable[bytes | memoryview]) -> None:
+        """Stops early when the answer comes before everything was sent: the engine has decided."""
+        transport = self.transport
+        assert transport is not None
+        transport.write(head)
+        for buffer in buffers:
+            view = memoryview(buffer)
+            for start in range(0, view.nbytes, SLICE_BYTES):
+                if self._writable is not None:
+                    await self._writable
+                if self.closed or self.head:
+                    self.keep = False
+                    return
+                transport.write(view[start : start + SLICE_BYTES])
+
+    async def wait(self, timeout_s: float) -> None:
+        """Until something has come. Raises TimeoutError."""
+        self._waiter = self.loop.create_future()
+        timer = self.loop.call_later(timeout_s, _expire, self._waiter)
+        try:
+            await self._waiter
+        finally:
+            timer.cancel()
+            self._waiter = None
+
+    def take(self) -> bytes:
+        if len(self.chunks) == 1 or self.size <= PIECE_BYTES:
+            data = self.chunks[0] if len(self.chunks) == 1 else b"".join(self.chunks)
+            self.chunks.clear()
+            self.size = 0
+        else:
+            count = size = 0
+            while size < PIECE_BYTES:
+                size += len(self.chunks[count])
+                count += 1
+            data = b"".join(self.chunks[:count])
+            del self.chunks[:count]
+            self.size -= size
+        if self._paused and self.size <= HIGH_WATER_BYTES // 2 and self.transport is not None and not self.closed:
+            self._paused = False
+            self.transport.resume_reading()
+        return data
+
+    def cut(self) -> None:
+        if self.transport is not None and not self.closed:
+            self.transport.abort()
+
+    def _framed(self) -> bool:
+        return "content-length" in self.headers or "chunked" in self.headers.get("transfer-encoding", "").lower()
+
+    def _fail(self, error: HttpError) -> None:
+        if self.error is None:
+            self.error = error
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+def _expire(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_exception(TimeoutError("the engine fell silent"))
+
+
+class Answer:
+    """A response whose head has come. `close()` cuts the connection unless the body was read to its end."""
+
+    def __init__(self, pool: HttpPool, connection: _Connection, silence_s: float) -> None:
+        self.status = connection.status
+        self.headers: Mapping[str, str] = connection.headers
+        self._pool = pool
+        self._connection: _Connection | None = connection
+        self._silence_s = silence_s
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """What has arrived, each time. Raises HttpError, or TimeoutError after `silence_s` without a byte."""
+        connection = self._connection
+        while connection is not None:
+            if connection.chunks:
+                yield connection.take()
+                if connection.chunks:
+                    await asyncio.sleep(0)  # other streams' turn
+            elif connection.error is not None:
+                raise connection.error
+            elif connection.complete:
+                self._connection = None
+                self._pool.give(connection)
+                return
+            else:
+                await connection.wait(self._silence_s)
+
+    def settle(self) -> None:
+        """After the caller's last piece: gives the connection back if the body's end has come already."""
+        connection = self._connection
+        if connection is not None and connection.complete and not connection.chunks:
+            self._connection = None
+            self._pool.give(connection)
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.cut()
+
+
+class HttpPool:
+    """Connections to one origin. No limit on their number; idle ones are dropped after `idle_s`."""
+
+    def __init__(self, url: str, *, connect_timeout_s: float, idle_s: float) -> None:
+        parts = urlsplit(url)
+        tls = parts.scheme == "https"
+        self.path = parts.path.rstrip("/")
+        self._host = parts.hostname or ""
+        self._port = parts.port or (443 if tls else 80)
+        self._authority = parts.netloc.rpartition("@")[2]
+        self._tls = ssl.create_default_context() if tls else None
+        self._connect_timeout_s = connect_timeout_s
+        self._idle_s = idle_s
+        self._idle: list[tuple[float, _Connection]] = []
+        self._reaper: asyncio.TimerHandle | None = None
+
+    async def post(
+        self,
+        path: str,
+        headers: Mapping[str, str],
+        buffers: list[bytes | memoryview],
+        size: int,
+        *,
+        silence_s: float,
+        fresh: bool = False,
+    ) -> Answer:
+        """Raises HttpError (an OSError), OSError for a connection that cannot be made, TimeoutError."""
+        lines = [f"POST {self.path}{path} HTTP/1.1", f"host: {self._authority}", f"content-length: {size}"]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        head = ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
+        connection = (None if fresh else self._take()) or await self._connect()
+        try:
+            if size < SLICE_BYTES:
+                assert connection.transport is not None
+                connection.transport.write(b"".join([head, *buffers]))
+            else:
+                await connection.send(head, buffers)
+            while not connection.head:
+                if connection.error is not None:
+                    raise connection.error
+                await connection.wait(silence_s)
+        except BaseException:
+            connection.cut()
+            raise
+        return Answer(self, connection, silence_s)
+
+    def give(self, connection: _Connection) -> None:
+        if not connection.keep or connection.closed or connection.error is not None:
+            connection.cut()
+            return
+        self._idle.append((connection.loop.time(), connection))
+        if self._reaper is None:
+            self._reaper = connection.loop.call_later(self._idle_s, self._reap)
+
+    def close(self) -> None:
+        if self._reaper is not None:
+            self._reaper.cancel()
+            self._reaper = None
+        for _, connection in self._idle:
+            connection.cut()
+        self._idle.clear()
+
+    def _take(self) -> _Connection | None:
+        """The one used last; the others are likelier to have been closed."""
+        while self._idle:
+            since, connection = self._idle.pop()
+            if not connection.closed and connection.loop.time() - since < self._idle_s:
+                connection.begin()
+                return connection
+            connection.cut()
+        return None
+
+    def _reap(self) -> None:
+        self._reaper = None
+        kept: list[tuple[float, _Connection]] = []
+        for since, connection in self._idle:  # oldest first
+            if not connection.closed and connection.loop.time() - since < self._idle_s:
+                kept.append((since, connection))
+            else:
+                connection.cut()
+        self._idle = kept
+        if kept:
+            since, connection = kept[0]
+            self._reaper = connection.loop.call_at(since + self._idle_s, self._reap)
+
+    async def _connect(self) -> _Connection:
+        loop = asyncio.get_running_loop()
+        extra: dict[str, Any] = {"ssl": self._tls, "server_hostname": self._host} if self._tls else {}
+        async with asyncio.timeout(self._connect_timeout_s):
+            _, connection = await loop.create_connection(lambda: _Connection(loop), self._host, self._port, **extra)
+        return connection

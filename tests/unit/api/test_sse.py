@@ -1,0 +1,109 @@
+"""The event stream against an ASGI server played by the test: each way out gives everything back, once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from gateway.api.sse import KEEP_ALIVE, EventStream
+from gateway.errors import ApiError
+
+
+class Server:
+    """Plays uvicorn: `gone` is the client's leaving, `stuck` makes every further send wait for ever."""
+
+    def __init__(self) -> None:
+        self.gone = asyncio.Event()
+        self.stuck = asyncio.Event()
+        self.sent: list[bytes] = []
+        self.ended = False
+        self.notes: list[str] = []
+
+    async def receive(self) -> dict[str, Any]:
+        await self.gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Any) -> None:
+        if message["type"] == "http.response.body":
+            if self.stuck.is_set():
+                await asyncio.Event().wait()
+            self.sent.append(message["body"])
+            self.ended = not message["more_body"]
+
+    async def serve(self, produce: AsyncIterator[bytes], **times: float) -> None:
+        async def closed() -> None:
+            self.notes.append("closed")
+
+        stream = EventStream(
+            produce,
+            keep_alive_s=times.get("keep_alive_s", 60),
+            stall_s=times.get("stall_s", 60),
+            on_close=closed,
+            on_failure=lambda e: self.notes.append(e.code),
+            on_disconnect=lambda: self.notes.append("gone"),
+        )
+        await stream({"type": "http"}, self.receive, self.send)
+
+
+async def pieces(*data: bytes, wait_s: float = 0, then: Exception | None = None) -> AsyncIterator[bytes]:
+    for one in data:
+        if wait_s:
+            await asyncio.sleep(wait_s)
+        yield one
+    if then is not None:
+        raise then
+
+
+async def test_finished() -> None:
+    server = Server()
+    await server.serve(pieces(b"a", b"b"))
+    assert (server.sent, server.ended, server.notes) == ([b"a", b"b", b""], True, ["closed"])
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(ApiError("engine_error", "x"), "engine_error"), (KeyError("x"), "internal_error")]
+)
+async def test_failed(error: Exception, code: str) -> None:
+    server = Server()
+    await server.serve(pieces(b"a", then=error))
+    assert server.notes == [code, "closed"]
+    assert server.sent[0] == b"a" and code.encode() in server.sent[1] and b"[DONE]" not in server.sent[1]
+    assert server.ended
+
+
+async def test_client_gone() -> None:
+    server = Server()
+    task = asyncio.create_task(server.serve(pieces(b"a", b"b", wait_s=30)))
+    await asyncio.sleep(0)
+    server.gone.set()
+    await task
+    assert (server.sent, server.ended, server.notes) == ([], False, ["gone", "closed"])
+
+
+async def test_client_takes_nothing() -> None:
+    server = Server()
+    server.stuck.set()
+    await server.serve(pieces(b"a"), stall_s=0.05)
+    assert (server.sent, server.notes) == ([], ["gone", "closed"])
+
+
+async def test_comments_while_nothing_comes_and_none_in_a_busy_stream() -> None:
+    quiet, busy = Server(), Server()
+    await quiet.serve(pieces(b"a", wait_s=0.2), keep_alive_s=0.05)
+    assert KEEP_ALIVE in quiet.sent and quiet.sent[-2:] == [b"a", b""]
+    await busy.serve(pieces(b"a", b"b", b"c"), keep_alive_s=30)
+    assert KEEP_ALIVE not in busy.sent
+
+
+async def test_cancelled_by_the_server() -> None:
+    server = Server()
+    task = asyncio.create_task(server.serve(pieces(b"a", wait_s=30)))
+    await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert server.notes == ["shutting_down", "closed"]
+    assert b"shutting_down" in server.sent[0] and server.ended

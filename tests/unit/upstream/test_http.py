@@ -1,0 +1,199 @@
+"""The data path's HTTP against scripted peers: framing in every cut, reuse, early answers, silence, rubbish."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from gateway.upstream.http import HttpError, HttpPool
+
+Peer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n4\r\ndefg\r\n0\r\n\r\n"
+SIZED = b"HTTP/1.1 200 OK\r\ncontent-length: 7\r\n\r\nabcdefg"
+UNTIL_END = b"HTTP/1.1 200 OK\r\n\r\nabcdefg"
+CONTINUED = b"HTTP/1.1 100 Continue\r\nx: 1\r\n\r\n" + SIZED
+
+
+@asynccontextmanager
+async def peer(handle: Peer, idle_s: float = 30) -> AsyncIterator[tuple[HttpPool, list[int]]]:
+    """(a pool for it, one entry per connection)."""
+    connections: list[int] = []
+
+    async def counted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(1)
+        try:
+            await handle(reader, writer)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(counted, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    pool = HttpPool(f"http://127.0.0.1:{port}/base/", connect_timeout_s=5, idle_s=idle_s)
+    try:
+        yield pool, connections
+    finally:
+        pool.close()
+        server.close()
+        await asyncio.sleep(0.01)
+
+
+async def ask(reader: asyncio.StreamReader) -> bytes:
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+    return head + await reader.readexactly(length)
+
+
+async def post(pool: HttpPool, body: bytes = b"{}", silence_s: float = 5, fresh: bool = False) -> tuple[int, bytes]:
+    answer = await pool.post("/x", {"a": "b"}, [body], len(body), silence_s=silence_s, fresh=fresh)
+    try:
+        return answer.status, b"".join([p async for p in answer.pieces()])
+    finally:
+        answer.close()
+
+
+@pytest.mark.parametrize("data", [CHUNKED, SIZED, UNTIL_END, CONTINUED], ids=["chunked", "sized", "end", "continue"])
+async def test_every_cut_gives_the_same_body(data: bytes) -> None:
+    cut = 0
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked = await ask(reader)
+        assert asked.startswith(b"POST /base/x HTTP/1.1\r\nhost: 127.0.0.1:") and b"\r\na: b\r\n" in asked
+        writer.write(data[:cut])
+        await writer.drain()
+        await asyncio.sleep(0.001)
+        writer.write(data[cut:])
+        await writer.drain()
+
+    async with peer(handle) as (pool, _):
+        for cut in range(len(data)):  # noqa: B007  read by the peer
+            assert await post(pool, fresh=True) == (200, b"abcdefg")
+
+
+async def test_a_connection_read_to_its_end_is_used_again() -> None:
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await ask(reader)
+            writer.write(CHUNKED)
+
+    async with peer(handle) as (pool, connections):
+        for _ in range(5):
+            assert await post(pool) == (200, b"abcdefg")
+        assert len(connections) == 1
+
+
+async def test_an_idle_connection_is_dropped_in_time_and_a_cut_one_never_used_again() -> None:
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await ask(reader)
+            writer.write(CHUNKED)
+
+    async with peer(handle, idle_s=0.05) as (pool, connections):
+        await post(pool)
+        await asyncio.sleep(0.1)
+        await post(pool)
+        assert len(connections) == 2
+        answer = await pool.post("/x", {}, [b"{}"], 2, silence_s=5)
+        answer.close()
+        await post(pool)
+        assert len(connections) == 3
+
+
+async def test_a_closed_connection_is_told_apart_from_a_broken_answer() -> None:
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked = await ask(reader)
+        if b"half" in asked:
+            writer.write(CHUNKED[:-8])
+
+    async with peer(handle) as (pool, _):
+        with pytest.raises(HttpError) as caught:
+            await post(pool, b"none")
+        assert caught.value.untouched
+        with pytest.raises(HttpError) as caught:
+            await post(pool, b"half")
+        assert not caught.value.untouched
+
+
+@pytest.mark.parametrize("data", [b"rubbish\r\n\r\n", b"HTTP/1.1 200 OK\r\nx: " + b"y" * 400_000 + b"\r\n\r\n"])
+async def test_rubbish_is_an_error(data: bytes) -> None:
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await ask(reader)
+        writer.write(data)
+        await reader.read()
+
+    async with peer(handle) as (pool, _):
+        with pytest.raises(HttpError):
+            await post(pool)
+
+
+async def test_silence_is_a_timeout() -> None:
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked = await ask(reader)
+        if b"head" in asked:
+            writer.write(CHUNKED[:-15])
+        await reader.read()
+
+    async with peer(handle) as (pool, _):
+        for body in (b"none", b"head"):
+            with pytest.raises(TimeoutError):
+                await post(pool, body, silence_s=0.05)
+
+
+async def test_an_answer_before_the_body_was_sent_is_taken() -> None:
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 413 Too Large\r\ncontent-length: 2\r\n\r\nno")
+        await writer.drain()
+        await asyncio.sleep(5)
+
+    async with peer(handle) as (pool, _):
+        async with asyncio.timeout(3):
+            assert await post(pool, bytes(64 << 20)) == (413, b"no")
+
+
+async def test_large_bodies_arrive_whole_and_slow_readers_slow_the_peer() -> None:
+    body = bytes(range(256)) * 20_000
+    got = bytearray()
+    sent = 0
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        got.extend((await ask(reader)).partition(b"\r\n\r\n")[2])
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % (64 << 20))
+        for _ in range(1024):
+            writer.write(bytes(64 << 10))
+            await writer.drain()
+            sent += 64 << 10
+
+    async with peer(handle) as (pool, _):
+        answer = await pool.post("/x", {}, [memoryview(body)[:1000], memoryview(body)[1000:]], len(body), silence_s=5)
+        await asyncio.sleep(0.2)
+        assert bytes(got) == body
+        assert sent < 32 << 20
+        assert sum([len(p) async for p in answer.pieces()]) == 64 << 20
+        answer.close()
+
+
+async def test_no_peer_is_an_os_error() -> None:
+    pool = HttpPool("http://127.0.0.1:9", connect_timeout_s=2, idle_s=1)
+    with pytest.raises(OSError):
+        await post(pool)
+
+
+async def test_idle_connections_are_closed_without_being_asked_for() -> None:
+    closed = asyncio.Event()
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await ask(reader)
+        writer.write(CHUNKED)
+        await reader.read()
+        closed.set()
+
+    async with peer(handle, idle_s=0.05) as (pool, _):
+        await post(pool)
+        async with asyncio.timeout(3):
+            await closed.wait()
