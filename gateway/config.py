@@ -129,7 +129,9 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         value = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as e:
         raise ConfigError(f"cannot read configuration file {path}: {e.strerror}") from None
-    except yaml.YAMLError as e:
+    except UnicodeDecodeError as e:
+        raise ConfigError(f"configuration file {path} is not UTF-8 text: {e.reason} at byte {e.start}") from None
+    except (yaml.YAMLError, ValueError) as e:  # ValueError: a date that is none, and the like
         raise ConfigError(f"configuration file {path} is not YAML: {e}") from None
     if value is None:
         return {}

@@ -95,7 +95,7 @@ def parse(model: type[Model], body: bytes) -> Model:
     try:
         return model.model_validate_json(body)
     except ValidationError as e:
-        raise _as_api_error(e, body) from None
+        raise _as_api_error(e, body, model) from None
 
 
 async def parse_off_loop(model: type[Model], body: bytes, offload_bytes: int) -> Model:
@@ -103,7 +103,7 @@ async def parse_off_loop(model: type[Model], body: bytes, offload_bytes: int) ->
     return await asyncio.to_thread(parse, model, body) if len(body) > offload_bytes else parse(model, body)
 
 
-def _as_api_error(error: ValidationError, body: bytes) -> ApiError:
+def _as_api_error(error: ValidationError, body: bytes, model: type[BaseModel]) -> ApiError:
     errors = error.errors(include_url=False, include_context=True)
     if errors[0]["type"] == "json_invalid":
         return ApiError("invalid_json", f"the body is not valid JSON: {errors[0]['ctx']['error']}")
@@ -114,8 +114,10 @@ def _as_api_error(error: ValidationError, body: bytes) -> ApiError:
     if not isinstance(data, dict):
         return ApiError("invalid_json", "the body must be a JSON object")
     paths = [path_of(e["loc"], data, missing=e["type"] == "missing") for e in errors]
-    best = max(range(len(errors)), key=lambda i: (len(paths[i]), -i))
+    best = max(range(len(errors)), key=lambda i: (_rank(errors[i]["type"], len(paths[i])), -i))
     chosen, param = errors[best], spell(paths[best])
+    if chosen["type"] == "union_tag_not_found":
+        chosen["ctx"]["expected_tags"] = _expected_tags(chosen, data, paths[best], model)
     if chosen["type"] == "missing":
         return ApiError("missing_required_parameter", f"missing required parameter: '{param}'", param=param)
     if chosen["type"] == "extra_forbidden":
@@ -127,7 +129,41 @@ def _as_api_error(error: ValidationError, body: bytes) -> ApiError:
     return ApiError(code, f"'{param}': {_sentence(chosen)}", param=param)
 
 
+def _expected_tags(error: Any, data: Any, path: Sequence[int | str], model: type[BaseModel]) -> str:
+    """What a missing discriminator may be: pydantic tells it only of a wrong one, so it is asked again with that."""
+    holder = data
+    for part in path:
+        holder = holder[part]
+    holder[error["ctx"]["discriminator"].strip("'")] = "?"
+    try:
+        model.model_validate_json(orjson.dumps(data))
+    except ValidationError as e:
+        for other in e.errors(include_url=False):
+            if other["loc"] == error["loc"] and other["type"] == "union_tag_invalid":
+                return str(other["ctx"]["expected_tags"])
+    except TypeError:  # integers beyond 64 bits elsewhere in the body
+        pass
+    return ""
+
+
+def _rank(kind: str, depth: int) -> tuple[bool, int, bool]:
+    """Of the errors of a union's branches: one too many tells more than what is wrong with each of them; then the deepest;
+    then the branch that takes values of this type."""
+    return kind == "too_long", depth, not kind.endswith("_type")
+
+
 def _sentence(error: Any) -> str:
+    context = error.get("ctx", {})
+    name = context.get("discriminator", "").strip("'")
+    match error["type"]:
+        case "union_tag_invalid":
+            return f"'{name}' is '{context['tag'][:SHOWN_CHARACTERS]}'; it must be one of {context['expected_tags']}"
+        case "union_tag_not_found":
+            expected = context["expected_tags"]
+            return f"'{name}' is missing" + (f"; it must be one of {expected}" if expected else "")
+        case "too_long":
+            given = f", got {context['actual_length']}" if context.get("actual_length") else ""
+            return f"at most {context['max_length']} entries are allowed{given}"
     text: str = error["msg"].removeprefix("Value error, ")
     text = text[:1].lower() + text[1:]
     value = error.get("input")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 
 import orjson
@@ -26,6 +27,13 @@ async def strict() -> AsyncIterator[Stack]:
 async def rest(reader: asyncio.StreamReader) -> bytes:
     async with asyncio.timeout(10):
         return await reader.read()
+
+
+async def answered(reader: asyncio.StreamReader) -> bytes:
+    """One whole answer; what comes after it (a reset, when we went on sending) is not looked at."""
+    async with asyncio.timeout(10):
+        head = await reader.readuntil(b"\r\n\r\n")
+        return head + await reader.readexactly(int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0]))
 
 
 def refusal(raw: bytes) -> tuple[int, str]:
@@ -59,8 +67,11 @@ async def test_headers_that_trickle_are_cut_too(strict: Stack, drop: bytes) -> N
             await asyncio.sleep(0.02)
 
     trickling = asyncio.create_task(trickle())
-    answer = await rest(reader)
-    assert refusal(answer)[0] == 408 if drop == b"x" else answer == b""
+    if drop == b"x":
+        assert refusal(await answered(reader))[0] == 408
+    else:
+        with contextlib.suppress(ConnectionResetError):
+            assert await rest(reader) == b""
     trickling.cancel()
     writer.close()
 
@@ -82,7 +93,7 @@ async def test_a_body_that_crawls_is_a_408(strict: Stack) -> None:
             await asyncio.sleep(0.02)
 
     crawling = asyncio.create_task(crawl())
-    assert refusal(await rest(reader)) == (408, "request_timeout")
+    assert refusal(await answered(reader)) == (408, "request_timeout")
     crawling.cancel()
     writer.close()
 
@@ -92,11 +103,7 @@ async def test_idle_between_requests_and_a_long_answer_are_no_fault(strict: Stac
     reader, writer = await asyncio.open_connection("127.0.0.1", strict.port)
     for _ in range(2):
         writer.write(WHOLE)
-        async with asyncio.timeout(10):
-            head = await reader.readuntil(b"\r\n\r\n")
-            assert head.startswith(b"HTTP/1.1 200")
-            length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
-            await reader.readexactly(length)
+        assert (await answered(reader)).startswith(b"HTTP/1.1 200")
         await asyncio.sleep(0.5)
     writer.close()
 

@@ -59,6 +59,9 @@ class CompletionService:
         check_unknown(request, ROUTE, self.settings.strict_fields, self._metrics)
         if (request.n or 1) > self.settings.max_n:
             raise ApiError("invalid_value", f"'n': at most {self.settings.max_n} choices are allowed", param="n")
+        if (choices := len(request.prompts()) * (request.n or 1)) > self.settings.max_choices:
+            message = f"'prompt' times 'n' are {choices} choices; at most {self.settings.max_choices} are allowed"
+            raise ApiError("invalid_value", message, param="prompt")
         if request.stream_options is not None and not request.stream:
             raise ApiError("invalid_value", "'stream_options' needs 'stream': true", param="stream_options")
         return request
