@@ -13,6 +13,7 @@ from typing import Any, Final
 
 ERRORS: Final[Mapping[str, tuple[int, str]]] = {
     # the request
+    "invalid_request": (400, "invalid_request_error"),
     "invalid_json": (400, "invalid_request_error"),
     "invalid_value": (400, "invalid_request_error"),
     "missing_required_parameter": (400, "invalid_request_error"),

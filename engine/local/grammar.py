@@ -20,8 +20,8 @@ from engine.contract.errors import BadGrammar
 from engine.wire import Grammar
 
 CACHE_BYTES = 256 << 20
-MAX_WHITESPACE = 16
-"""White space in a row that JSON may hold: room for indentation, no room to fill the answer with it."""
+MAX_WHITESPACE = 1
+"""White space in a row that JSON may hold: small models fill the answer with it where more is allowed."""
 
 
 class Constraint:

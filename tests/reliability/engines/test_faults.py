@@ -181,3 +181,15 @@ async def test_storms_of_faults_leave_nothing_behind() -> None:
             while len(asyncio.all_tasks()) > tasks + 2 or len(os.listdir("/proc/self/fd")) > files + 4:
                 await asyncio.sleep(0.1)
                 gc.collect()
+
+
+async def test_an_engine_of_another_model_is_not_used_and_the_operator_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A gateway with one checkpoint in front of an engine with another used to blame its clients."""
+    async with MockEngine(TINY, GOOD, vocab_size=77) as engine:
+        with caplog.at_level("WARNING", logger="catalejo.routing"):
+            async with Stack(engines=[{"url": engine.url, "name": "a"}]) as stack:
+                assert (await stack.get("/ready")).status == 503
+                assert (await stack.chat("Hi")).error["code"] == "engine_unavailable"
+    assert any("another model: 77 vocabulary entries" in r.getMessage() for r in caplog.records)
