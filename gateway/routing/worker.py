@@ -65,6 +65,10 @@ class Worker:
         self._set_healthy(False)
         return lost
 
+    def unreachable(self) -> bool:
+        """Nothing listens at the engine: it is lost until a health check finds it. Returns whether it was lost just now."""
+        return self.take_status(EngineStatus(healthy=False, silent=False))
+
     def _set_healthy(self, healthy: bool) -> None:
         self.healthy = healthy
         self._metrics.worker_up.labels(self.name).set(healthy)
