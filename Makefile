@@ -11,12 +11,12 @@ PYTEST_WORKERS ?= 2
 .PHONY: help setup serve test conformance fuzz-api check format locks clean
 
 help: ## show this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/; s/\$$\(PORT\)/$(PORT)/' | expand -t 18
 
 setup: ## system packages, virtual environment, Rust extension
 	@deploy/build/setup.sh
 
-serve: setup ## gateway and embedded engine on 127.0.0.1:$(PORT), with the demo checkpoint
+serve: setup ## gateway and embedded engine on 127.0.0.1:$(PORT) (PORT=8001 for another), with the demo checkpoint
 	@exec $(BIN)/catalejo up --port $(PORT)
 
 test: setup ## every test that needs no GPU, no cluster and no network

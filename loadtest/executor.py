@@ -69,7 +69,7 @@ class Health:
 
 async def _until(due: float) -> None:
     """Sleeps until `due`, never less: some loops wake up to a millisecond early, and an early request flatters itself."""
-    while (left := due - time.monotonic()) > 0:
+    while (left := due - time.monotonic()) > 0:  # noqa: ASYNC110 - it is a clock that is waited for
         await asyncio.sleep(left if left > 0.002 else 0)
 
 

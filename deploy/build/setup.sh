@@ -71,7 +71,7 @@ extension() {
   if [ -f "$stamp" ] && [ -z "$(find preproc_rs Cargo.toml Cargo.lock pyproject.toml -newer "$stamp" -type f -print -quit)" ]; then
     return
   fi
-  say "building the Rust extension (release; a minute or two the first time)"
+  say "building the Rust extension (release, two or three minutes the first time; image and JPEG libraries are built in)"
   PATH="$(cd "$VENV/bin" && pwd):$PATH" "$VENV/bin/pip" install --no-deps --no-build-isolation --editable . ||
     die "the Rust extension did not build; the lines above say why"
   touch "$stamp"

@@ -3,6 +3,8 @@
 # Releases pin both bases: --build-arg BASE_IMAGE=debian:bookworm-slim@sha256:... (deploy/docker/build.sh demands it).
 ARG RUST_IMAGE=rust:1.89-slim-bookworm
 ARG BASE_IMAGE=debian:bookworm-slim
+# 0: no video decoder and no libav, for images that are published (docs/deploy.md, third-party notices).
+ARG VIDEO=1
 
 FROM ${RUST_IMAGE} AS wheel
 COPY deploy/docker/steps/build-packages.sh /steps/
@@ -10,11 +12,13 @@ RUN sh /steps/build-packages.sh
 COPY deploy/docker/steps/build-wheel.sh /steps/
 WORKDIR /src
 COPY . .
-RUN sh /steps/build-wheel.sh /wheels
+ARG VIDEO
+RUN VIDEO=${VIDEO} sh /steps/build-wheel.sh /wheels
 
 FROM ${BASE_IMAGE} AS runtime
 COPY deploy/docker/steps/runtime-packages.sh /steps/
-RUN sh /steps/runtime-packages.sh
+ARG VIDEO
+RUN VIDEO=${VIDEO} sh /steps/runtime-packages.sh
 
 FROM runtime AS environment
 RUN apt-get update -qq && apt-get install -y -qq --no-install-recommends python3-venv

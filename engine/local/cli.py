@@ -57,12 +57,14 @@ def run(options: EngineOptions | None = None, **fields: Any) -> int:
         app,
         host=options.host,
         port=options.port,
-        log_level=options.log_level,
+        log_config=None,  # one voice: ours
+        log_level="warning",
         access_log=False,
         timeout_keep_alive=75,
         # Running streams are ended by us after `grace_s`; this is the net below.
         timeout_graceful_shutdown=int(options.grace_s) + 5,
     )
+    log.info("the engine listens on http://%s:%d (requests come through the gateway)", options.host, options.port)
     server = _server(config, app, options.grace_s)
     # The server raises the signal again once it has stopped; a stop that was asked for is no failure.
     with contextlib.suppress(ValueError):  # not the main thread

@@ -65,7 +65,7 @@ def fault_of(row: Row, find: Callable[[str], Any] = resolve) -> str | None:
         return f"is a {type(target).__name__}, not a function or class"
     try:
         names = tuple(inspect.signature(target).parameters)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, NameError) as error:
         return f"has no readable signature ({error})"
     if row.some:
         missing = [name for name in row.signature if name not in names]

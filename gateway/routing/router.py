@@ -21,7 +21,7 @@ from gateway.routing.blocks import block_names
 from gateway.routing.policies import Choice, Policy, RouteRequest, make_policy
 from gateway.routing.settings import EngineEndpoint, RoutingSettings
 from gateway.routing.worker import Worker
-from gateway.upstream.client import EngineClient
+from gateway.upstream.client import EngineClient, EngineStatus
 from gateway.upstream.settings import UpstreamSettings
 
 STARTING_INTERVAL_S: Final = 0.25
@@ -36,7 +36,10 @@ class Router:
         settings: RoutingSettings,
         upstream: UpstreamSettings,
         metrics: Metrics,
+        vocab_size: int | None = None,
     ) -> None:
+        """`vocab_size`: of the checkpoint prompts are made with; an engine that tells another one is not used."""
+        self._vocab_size = vocab_size
         self._endpoints = endpoints
         self._default_token = default_token
         self._settings = settings
@@ -133,5 +136,9 @@ class Router:
 
     async def _check(self, worker: Worker) -> None:
         status = await worker.client.status(self._settings.health_timeout_s)
+        if status.vocab_size and self._vocab_size and status.vocab_size != self._vocab_size:
+            # Its ids would be other words: garbage in the best case, an error blamed on the client in the next.
+            detail = f"it serves another model: {status.vocab_size} vocabulary entries, this checkpoint has {self._vocab_size}"
+            status = EngineStatus(False, detail=detail)
         if worker.take_status(status):
             self._policy.lost(worker.name)

@@ -47,6 +47,8 @@ class EngineStatus:
     detail: str = ""
     silent: bool = False
     """Not healthy for want of an answer in time; it may only be busy."""
+    vocab_size: int | None = None
+    """None when it does not tell."""
     load: float | None = None
     """Requests it runs and queues, from all its clients (GET /v1/loads); None when it does not tell."""
 
@@ -139,7 +141,13 @@ class EngineClient:
             return EngineStatus(False, detail="/model_info is not an object")
         self.stock = "model_path" in info and not info.get("catalejo")
         context = info.get("context_length", info.get("max_model_len"))
-        return EngineStatus(True, context if isinstance(context, int) and context > 0 else None, load=_load(loads))
+        vocabulary = info.get("vocab_size")
+        return EngineStatus(
+            True,
+            context if isinstance(context, int) and context > 0 else None,
+            vocab_size=vocabulary if isinstance(vocabulary, int) else None,
+            load=_load(loads),
+        )
 
     async def _post(self, request: GenerateRequest) -> Answer:
         buffers: Buffers = [encode_stock(request)] if self.stock else encode_request(request)

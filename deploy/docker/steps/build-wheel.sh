@@ -3,6 +3,8 @@
 # Needs: cargo, a C toolchain, clang, nasm, cmake, the libav headers (steps/build-packages.sh), python3 with pip.
 set -eu
 out=$1
+# VIDEO=0 leaves the video decoder out, and with it Debian's GPL build of libav (docs/deploy.md, third-party notices).
+[ "${VIDEO:-1}" = 1 ] || export MATURIN_PEP517_ARGS="--features extension-module"
 # Pinned: the build must not depend on the day.
 python3 -m pip install --quiet --root-user-action=ignore 'maturin==1.16.0' 2>/dev/null ||
   python3 -m pip install --quiet --break-system-packages 'maturin==1.16.0'

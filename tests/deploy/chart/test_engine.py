@@ -48,7 +48,7 @@ def test_the_local_engine_understands_its_arguments() -> None:
 
 def test_sglang_gets_its_flags() -> None:
     args = container(_engine(rendered("h200x8")))["args"]
-    assert "--tp-size=8" in args and "--context-length=524288" in args and "--page-size=128" in args
+    assert "--tp-size=8" in args and "--context-length=262144" in args and "--page-size=128" in args
     assert "--mem-fraction-static=0.92" in args
     assert not any(a.startswith(("--nnodes", "--pp-size")) for a in args)
     more = container(_engine(render(CLAIM, "engine.flags.a=true", "engine.flags.b=false", "engine.flags.page-size=null",

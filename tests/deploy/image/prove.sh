@@ -21,8 +21,8 @@ if ! ls "$WHEELS"/catalejo-*.whl >/dev/null 2>&1; then
   "$PYTHON" -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir "$WHEELS" .
 fi
 
-mirror=$(grep -rhoE '(https?|file):[^ ]+debian/?( |$)' /etc/apt/sources.list /etc/apt/sources.list.d 2>/dev/null | grep -v security | head -1 | tr -d ' ')
-[ -n "$mirror" ] || mirror=$(sed -n 's/^URIs: *//p' /etc/apt/sources.list.d/*.sources | awk '{print $1}' | grep -v security | head -1)
+mirror=$(grep -rhoE '(https?|file):[^ ]+debian/?( |$)' /etc/apt/sources.list /etc/apt/sources.list.d 2>/dev/null | grep -v security | head -1 | tr -d ' ') || true
+[ -n "$mirror" ] || mirror=$(sed -n 's/^URIs: *//p' /etc/apt/sources.list.d/*.sources | awk '{print $1}' | grep -v security | head -1) || true
 bootstrap() {
   local tool=(debootstrap)
   if ! command -v debootstrap >/dev/null; then
@@ -34,28 +34,34 @@ bootstrap() {
   "${tool[@]}" --variant=minbase bookworm "$ROOT" "$mirror" >"$ROOT.log" 2>&1 || { tail -5 "$ROOT.log" >&2; die "debootstrap failed"; }
 }
 
-if [ "${KEEP:-}" != 1 ] || [ ! -d "$ROOT/opt/catalejo" ]; then
+inside() { chroot "$ROOT" "$@" >>"$ROOT.log" 2>&1 || { tail -15 "$ROOT.log" >&2; die "$* failed"; }; }
+apt_install() { inside sh -c "apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $*"; }
+
+if [ "${KEEP:-}" != 1 ] || [ ! -x "$ROOT/usr/bin/python3" ]; then
   say "clean Debian root (debootstrap) in $ROOT"
   rm -rf "$ROOT"
   mkdir -p "$ROOT"
   bootstrap
-  cp /etc/resolv.conf "$ROOT/etc/resolv.conf"
-  for file in /etc/pip.conf /etc/apt/apt.conf.d/*proxy* /etc/ssl/certs/ca-certificates.crt; do
-    [ -f "$file" ] && install -D -m 644 "$file" "$ROOT$file"
-  done
-  mkdir -p "$ROOT/steps" "$ROOT/wheels"
-  cp deploy/docker/steps/*.sh deploy/docker/gateway.lock "$ROOT/steps/"
-  cp "$WHEELS"/catalejo-*.whl "$ROOT/wheels/"
-  say "runtime packages"
-  chroot "$ROOT" sh /steps/runtime-packages.sh >>"$ROOT.log" 2>&1 || { tail -5 "$ROOT.log" >&2; die "runtime-packages.sh failed"; }
-  base_kb=$(du -skx "$ROOT" | cut -f1)
-  # The Dockerfile's `environment` stage has python3-venv on top and only /opt/catalejo leaves it; here the package is removed again.
-  say "environment with the lock's hashes"
-  chroot "$ROOT" sh -c 'apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends python3-venv' >>"$ROOT.log" 2>&1
-  chroot "$ROOT" env ${PIP_CERT:+PIP_CERT=$PIP_CERT} sh /steps/install.sh /steps/gateway.lock /wheels >>"$ROOT.log" 2>&1 || { tail -15 "$ROOT.log" >&2; die "install.sh failed"; }
-  chroot "$ROOT" sh -c 'apt-get purge -y -qq python3-venv python3.11-venv python3-pip-whl python3-setuptools-whl; rm -rf /var/lib/apt/lists/* /var/cache/apt /usr/share/doc/*' >>"$ROOT.log" 2>&1
-  rm -rf "$ROOT/steps" "$ROOT/wheels" "$ROOT/var/cache/apt" "$ROOT/root/.cache"
 fi
+mkdir -p "$ROOT/steps" "$ROOT/wheels"
+cp /etc/resolv.conf "$ROOT/etc/resolv.conf"
+cp deploy/docker/steps/*.sh deploy/docker/gateway.lock "$ROOT/steps/"
+cp "$WHEELS"/catalejo-*.whl "$ROOT/wheels/"
+# This machine's way to its package index, certificates included; all of it is removed again below.
+[ ! -f /etc/pip.conf ] || cp /etc/pip.conf "$ROOT/etc/pip.conf"
+cp "${PIP_CERT:-/etc/ssl/certs/ca-certificates.crt}" "$ROOT/steps/certificates.crt"
+
+say "runtime packages"
+inside sh /steps/runtime-packages.sh
+say "environment with the lock's hashes"
+# In the Dockerfile python3-venv is on top in a stage that only /opt/catalejo leaves; here it is removed again.
+apt_install python3-venv
+rm -rf "$ROOT/opt/catalejo"
+inside env PIP_CERT=/steps/certificates.crt REQUESTS_CA_BUNDLE=/steps/certificates.crt PIP_FIND_LINKS= \
+  sh /steps/install.sh /steps/gateway.lock /wheels
+inside apt-get purge -y -qq python3-venv python3.11-venv python3-pip-whl python3-setuptools-whl
+inside apt-get clean
+rm -rf "$ROOT"/{steps,wheels,etc/pip.conf,etc/resolv.conf,var/lib/apt/lists,var/cache/apt,root/.cache} "$ROOT"/usr/share/doc/*
 
 size_mb=$(($(du -skx "$ROOT" | cut -f1) / 1024))
 env_mb=$(($(du -sk "$ROOT/opt/catalejo" | cut -f1) / 1024))

@@ -4,6 +4,7 @@ test's picture through both."""
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -50,10 +51,17 @@ def main(image: Path) -> int:
         f"host: 127.0.0.1\nport: {port}\nmodel_path: /{model.relative_to(image)}\nmodel_name: tiny\n"
         f"engines: [{{name: e, url: 'http://127.0.0.1:{engine_port}'}}]\n"
     )
-    chroot = ["chroot", "--userspec=10001:10001", str(image), "/opt/catalejo/bin/catalejo"]
+    chroot = [
+        shutil.which("chroot") or "/usr/sbin/chroot",
+        "--userspec=10001:10001",
+        str(image),
+        "/opt/catalejo/bin/catalejo",
+    ]
     clean = {"PATH": "/opt/catalejo/bin:/usr/bin:/bin", "HOME": "/tmp", "CATALEJO_ENGINE_TOKEN": TOKEN}
-    gateway = subprocess.Popen([*chroot, "gateway", "--config", "/etc/catalejo/catalejo.yaml"], env=clean)
+    children = [engine]
     try:
+        gateway = subprocess.Popen([*chroot, "gateway", "--config", "/etc/catalejo/catalejo.yaml"], env=clean)
+        children.append(gateway)
         wait(f"http://127.0.0.1:{port}/health", gateway)
         wait(f"http://127.0.0.1:{engine_port}/health", engine)
         wait(f"http://127.0.0.1:{port}/ready", gateway)
@@ -73,7 +81,7 @@ def main(image: Path) -> int:
         if failed or stopped not in (0, -15):
             sys.exit(f"failed: {failed}, gateway ended with {stopped}")
     finally:
-        for child in (gateway, engine):
+        for child in children:
             child.kill()
             child.wait()
     print("ok: picture answered, videos can be decoded, `hf download` is there, SIGTERM ends it")

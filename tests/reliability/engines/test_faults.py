@@ -200,3 +200,15 @@ async def test_a_refused_connection_is_seen_by_ready_at_once_and_healed_by_the_h
                 while (await stack.get("/ready")).status != 200:
                     await asyncio.sleep(0.01)
             assert (await stack.chat("x")).status == 200
+
+
+async def test_an_engine_of_another_model_is_not_used_and_the_operator_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A gateway with one checkpoint in front of an engine with another used to blame its clients."""
+    async with MockEngine(TINY, GOOD, vocab_size=77) as engine:
+        with caplog.at_level("WARNING", logger="catalejo.routing"):
+            async with Stack(engines=[{"url": engine.url, "name": "a"}]) as stack:
+                assert (await stack.get("/ready")).status == 503
+                assert (await stack.chat("Hi")).error["code"] == "engine_unavailable"
+    assert any("another model: 77 vocabulary entries" in r.getMessage() for r in caplog.records)
