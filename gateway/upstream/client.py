@@ -274,6 +274,10 @@ def _as_api_error(status: int, headers: Mapping[str, str], given: Any) -> ApiErr
         if code == "context_length_exceeded":
             return ApiError("context_length_exceeded", text, param="messages")
         param = error.get("param")
+        if param == "grammar.value":
+            return ApiError(
+                "invalid_schema", f"the engine cannot hold an answer to the schema: {text}", param="response_format"
+            )
         return ApiError("engine_refused", f"the engine refused the request: {text}", param=_client_param(param))
     if status == 429 or status == 503:
         wait = headers.get("retry-after", "")
