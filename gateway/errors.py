@@ -24,6 +24,7 @@ ERRORS: Final[Mapping[str, tuple[int, str]]] = {
     "context_length_exceeded": (400, "invalid_request_error"),
     "string_above_max_length": (400, "invalid_request_error"),
     "request_timeout": (408, "invalid_request_error"),
+    "request_headers_too_large": (431, "invalid_request_error"),
     "request_too_large": (413, "invalid_request_error"),
     "unsupported_media_type": (415, "invalid_request_error"),
     "not_found": (404, "invalid_request_error"),

@@ -1,4 +1,5 @@
-"""uvicorn's HTTP protocol with what it lacks: a time limit on request headers, and OpenAI bodies for malformed requests.
+"""uvicorn's HTTP protocol with what it lacks: limits on request headers, in time and in size, and OpenAI bodies for
+malformed requests.
 
 A connection that is neither being served nor idle between two requests (uvicorn's own keep-alive timer) has
 `header_timeout_s` to bring a whole request head, however its bytes are spread. Bodies: gateway/api/body.py."""
@@ -7,12 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from typing import Any
+from typing import Any, Final
 
 import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from gateway.errors import ApiError
+
+MAX_HEAD_BYTES: Final = 64 << 10
+MAX_HEADERS: Final = 200
+
+
+class _HeadTooLarge(Exception):
+    """Ends the parser's work; uvicorn then asks for `send_400_response`."""
 
 
 class GatewayProtocol(HttpToolsProtocol):
@@ -21,6 +29,10 @@ class GatewayProtocol(HttpToolsProtocol):
 
     _header_timer: asyncio.TimerHandle | None = None
     _head_begun = False
+    _head_bytes = 0
+    """Of the finished lines of a request's head, by the parser's count."""
+    _head_waiting = 0
+    """Of an unfinished head, from its second read on: the parser tells of a line only when it is whole."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
@@ -31,13 +43,34 @@ class GatewayProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        waiting = self._head_begun
         super().data_received(data)
+        if waiting and self._head_begun:
+            self._head_waiting += len(data)
+            if self._head_waiting > MAX_HEAD_BYTES and not self.transport.is_closing():
+                self.send_400_response("")
         if self._header_timer is None and not self._served and not self.transport.is_closing():
             self._arm()
 
     def on_message_begin(self) -> None:
         self._head_begun = True
+        self._head_bytes = self._head_waiting = 0
         super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count(len(name) + len(value))
+        super().on_header(name, value)
+        if len(self.headers) > MAX_HEADERS:
+            raise _HeadTooLarge
+
+    def _count(self, more: int) -> None:
+        self._head_bytes += more
+        if self._head_bytes > MAX_HEAD_BYTES:
+            raise _HeadTooLarge
 
     def on_headers_complete(self) -> None:
         self._head_begun = False
@@ -47,6 +80,9 @@ class GatewayProtocol(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         if self._served:  # a pipelined request after one that is being answered: nothing may come into that answer
             self.transport.close()
+        elif max(self._head_bytes, self._head_waiting) > MAX_HEAD_BYTES or len(self.headers or ()) > MAX_HEADERS:
+            message = f"the request's headers are more than {MAX_HEADERS}, or larger than {MAX_HEAD_BYTES} bytes"
+            self._refuse(ApiError("request_headers_too_large", message))
         else:
             self._refuse(ApiError("invalid_request", "the request is not proper HTTP/1.1"))
 

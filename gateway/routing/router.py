@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from typing import Final
 
 import aiohttp
@@ -46,6 +47,8 @@ class Router:
         self._metrics = metrics
         self._policy: Policy = make_policy(settings)
         self._session: aiohttp.ClientSession | None = None
+        self._look = asyncio.Event()
+        """Set: an engine may be gone, do not wait for the next round of checks."""
         self._health: asyncio.Task[None] | None = None
         self.workers: list[Worker] = []
 
@@ -98,10 +101,17 @@ class Router:
         return any(w.healthy and w.name not in tried for w in self.workers)
 
     def failed(self, name: str) -> None:
-        """An engine broke off an answer: counts towards its breaker."""
+        """An engine broke off an answer: counts towards its breaker, and it is asked for its health at once."""
         for worker in self.workers:
             if worker.name == name:
                 worker.failed()
+        self._look.set()
+
+    def gone(self, worker: Worker) -> None:
+        """The engine refused a connection: /ready says so from now on, until a health check finds it up."""
+        if worker.unreachable():
+            self._policy.lost(worker.name)
+        self._look.set()
 
     @property
     def ready(self) -> bool:
@@ -115,7 +125,10 @@ class Router:
     async def _watch(self) -> None:
         while True:
             interval = self._settings.health_interval_s
-            await asyncio.sleep(interval if self.ready else min(interval, STARTING_INTERVAL_S))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(interval if self.ready else min(interval, STARTING_INTERVAL_S)):
+                    await self._look.wait()
+            self._look.clear()
             await self._check_all()
 
     async def _check_all(self) -> None:

@@ -69,6 +69,10 @@ class Worker:
         self._set_healthy(False, status.detail)
         return lost
 
+    def unreachable(self) -> bool:
+        """Nothing listens at the engine: it is lost until a health check finds it. Returns whether it was lost just now."""
+        return self.take_status(EngineStatus(healthy=False, detail="it refuses connections"))
+
     def _set_healthy(self, healthy: bool, detail: str) -> None:
         if healthy and not self.healthy:
             log.info("engine %s is up", self.name)

@@ -122,3 +122,32 @@ async def test_nonsense_after_a_request_does_not_come_into_its_answer(strict: St
     writer.write(WHOLE + b"nonsense\r\n\r\n")
     assert b"400" not in await rest(reader)
     writer.close()
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [b"x-a: " + b"a" * 70_000, b"x-a: " + b"a" * 1_000_000, b"\r\n".join(b"x-%d: 1" % i for i in range(300))],
+    ids=["long", "very long", "many"],
+)
+async def test_headers_are_bounded(strict: Stack, lines: bytes) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", strict.port)
+    writer.write(b"GET /health HTTP/1.1\r\nhost: x\r\n" + lines + b"\r\n\r\n")
+    assert refusal(await answered(reader)) == (431, "request_headers_too_large")
+    writer.close()
+
+
+async def test_a_header_without_end_is_cut_before_it_takes_memory(strict: Stack) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", strict.port)
+    writer.write(b"GET /" + b"a" * 10_000)
+    for _ in range(100):
+        if writer.transport.is_closing() or reader.at_eof() or reader._buffer:  # type: ignore[attr-defined]
+            break
+        writer.write(b"a" * 10_000)
+        await asyncio.sleep(0.01)
+    assert refusal(await answered(reader)) == (431, "request_headers_too_large")
+    writer.close()
+
+
+async def test_large_headers_within_the_limits_are_taken(strict: Stack) -> None:
+    headers = {f"x-{i}": "a" * 300 for i in range(150)}
+    assert (await strict.get("/health", headers=headers)).status == 200

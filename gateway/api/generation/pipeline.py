@@ -28,7 +28,7 @@ from gateway.metrics import Metrics, child
 from gateway.routing.blocks import block_names
 from gateway.routing.router import Router
 from gateway.routing.worker import Worker
-from gateway.upstream.client import GenerationStream
+from gateway.upstream.client import EngineUnreachable, GenerationStream
 
 if TYPE_CHECKING:
     from gateway.media.service import MediaService
@@ -258,6 +258,8 @@ class Pipeline:
         except ApiError as e:
             if e.code in ("engine_unavailable", "engine_error", "engine_timeout"):
                 worker.failed()
+            if isinstance(e, EngineUnreachable) and e.refused:
+                self._router.gone(worker)
             raise
         worker.succeeded()
         worker.remember_media(request.items)
