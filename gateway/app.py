@@ -17,6 +17,7 @@ from gateway.admission.middleware import Authentication
 from gateway.api.chat.router import router as chat_router
 from gateway.api.completions.router import router as completions_router
 from gateway.api.context import RequestScope, context_of
+from gateway.api.docs_page import router as docs_router
 from gateway.api.fast_path import FastPath
 from gateway.api.files.router import create_router as create_files_router
 from gateway.api.health.router import router as health_router
@@ -46,7 +47,7 @@ def create_app(settings: Settings) -> FastAPI:
         finally:
             await services.close()
 
-    app = _Application(title="Catalejo", version=version(), lifespan=lifespan, redoc_url=None)
+    app = _Application(title="Catalejo", version=version(), lifespan=lifespan, docs_url=None, redoc_url=None)
     install_error_handlers(app)
     layers = _layers(settings, metrics, admission)
     for layer, options in reversed(layers):
@@ -54,6 +55,7 @@ def create_app(settings: Settings) -> FastAPI:
     own = (chat_router, completions_router, tokenize_router, models_router, health_router)
     for router in own:
         app.include_router(router)
+    app.include_router(docs_router)
     app.include_router(create_files_router(lambda r: services_of(r).media.files, lambda r: context_of(r).tenant))
 
     def wrap(inner: ASGIApp) -> ASGIApp:

@@ -60,6 +60,9 @@ class Settings(BaseSettings):
     cors_origins: list[str] = Field(default_factory=list)
     shutdown_grace_s: float = Field(default=30.0, ge=0)
     server_keep_alive_s: int = Field(default=90, ge=1, description="Idle client connections are kept this long.")
+    server_header_timeout_s: float = Field(
+        default=30.0, gt=0, description="A client has this long to send the headers of a request."
+    )
 
     api: ApiSettings = Field(default_factory=ApiSettings)
     admission: AdmissionSettings = Field(default_factory=AdmissionSettings)
@@ -126,7 +129,9 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         value = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as e:
         raise ConfigError(f"cannot read configuration file {path}: {e.strerror}") from None
-    except yaml.YAMLError as e:
+    except UnicodeDecodeError as e:
+        raise ConfigError(f"configuration file {path} is not UTF-8 text: {e.reason} at byte {e.start}") from None
+    except (yaml.YAMLError, ValueError) as e:  # ValueError: a date that is none, and the like
         raise ConfigError(f"configuration file {path} is not YAML: {e}") from None
     if value is None:
         return {}

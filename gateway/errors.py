@@ -13,6 +13,7 @@ from typing import Any, Final
 
 ERRORS: Final[Mapping[str, tuple[int, str]]] = {
     # the request
+    "invalid_request": (400, "invalid_request_error"),
     "invalid_json": (400, "invalid_request_error"),
     "invalid_value": (400, "invalid_request_error"),
     "missing_required_parameter": (400, "invalid_request_error"),
@@ -23,6 +24,7 @@ ERRORS: Final[Mapping[str, tuple[int, str]]] = {
     "context_length_exceeded": (400, "invalid_request_error"),
     "string_above_max_length": (400, "invalid_request_error"),
     "request_timeout": (408, "invalid_request_error"),
+    "request_headers_too_large": (431, "invalid_request_error"),
     "request_too_large": (413, "invalid_request_error"),
     "unsupported_media_type": (415, "invalid_request_error"),
     "not_found": (404, "invalid_request_error"),

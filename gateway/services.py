@@ -44,6 +44,7 @@ class Services:
         return self.router.ready
 
     async def close(self) -> None:
+        self.pipeline.text.close()
         await asyncio.gather(self.media.close(), self.router.close())
 
 
@@ -67,7 +68,7 @@ async def start(settings: Settings, metrics: Metrics, admission: Admission) -> S
     builder = PromptBuilder(checkpoint, settings.prompt)
     names = ModelNames(settings.model_names, int(time()))
     token = settings.engine_token.get_secret_value() if settings.engine_token else None
-    router = Router(settings.engines, token, settings.routing, settings.upstream, metrics)
+    router = Router(settings.engines, token, settings.routing, settings.upstream, metrics, checkpoint.vocab_size)
     media = MediaService(settings.media, metrics.media)
     pipeline = Pipeline(
         checkpoint,
@@ -77,7 +78,7 @@ async def start(settings: Settings, metrics: Metrics, admission: Admission) -> S
         metrics,
         model_name=names.served,
         context_length=settings.context_length,
-        default_max_tokens=settings.api.default_max_tokens,
+        api=settings.api,
         abort_wait_s=settings.upstream.abort_wait_s,
         record_blocks=settings.observability.record_blocks,
     )

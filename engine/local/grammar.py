@@ -7,6 +7,7 @@ special are text to a grammar (M3 writes tool calls with them).
 
 from __future__ import annotations
 
+import re
 import threading
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,10 @@ from engine.contract.errors import BadGrammar
 from engine.wire import Grammar
 
 CACHE_BYTES = 256 << 20
-MAX_WHITESPACE = 16
-"""White space in a row that JSON may hold: room for indentation, no room to fill the answer with it."""
+PLACE_IN_COMPILER = re.compile(r"\[[\d:]+\] \S+:\d+: ")
+"""How its messages begin: a clock, a source file."""
+MAX_WHITESPACE = 1
+"""White space in a row that JSON may hold: small models fill the answer with it where more is allowed."""
 
 
 class Constraint:
@@ -111,4 +114,5 @@ class GrammarCompiler:
         try:
             return Constraint(make(grammar.value), tuple(grammar.after_ids or ()), stops, self._vocab_size)
         except Exception as error:
-            raise BadGrammar(f"{grammar.type} does not compile: {error}", param="grammar.value") from None
+            said = PLACE_IN_COMPILER.sub("", str(error)).strip()
+            raise BadGrammar(f"{grammar.type} does not compile: {said}", param="grammar.value") from None

@@ -96,14 +96,14 @@ async def generate(request: Request) -> Response:
 async def stock_generate(request: Request) -> Response:
     service: Service = request.app.state.service
     try:
-        asked, streamed, incremental = stock.parse(bytes(await read_body(request, service.options.max_body_bytes)))
+        asked, as_stream, incremental = stock.parse(bytes(await read_body(request, service.options.max_body_bytes)))
         stream = await service.open(asked)
     except (Refusal, wire.WireError) as error:
         return refusal(service, error)
     except ClientDisconnect:
         return Response()
     answer = stock.Answer(asked, incremental)
-    if streamed:
+    if as_stream:
         return streamed(service, stream, stock.Sse(answer))
     try:
         async with leaving(request.receive, stream.leave):

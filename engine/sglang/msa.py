@@ -30,6 +30,8 @@ log = logging.getLogger("catalejo.sglang.msa")
 KERNELS = {"auto": "auto", "triton": "triton", "cuda": "sm90", "off": None}
 MODE_VARIABLE = "CATALEJO_MSA"
 ROWS_VARIABLE = "CATALEJO_MSA_EXTEND_ROWS"
+MOST_REASONS = 200
+"""Fallback reasons that get a log line; those of one kind (before the colon) share a counter."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,7 @@ class Paths:
         self.extend_rows = 512
         self.served: Counter[tuple[str, str]] = Counter()
         self.fallbacks: Counter[tuple[str, str]] = Counter()
+        self._said: set[tuple[str, str]] = set()
         self._decode_plans: dict[DecodeShape, DecodePlan | str] = {}
         self._extend: tuple[Tensor, ExtendPlan | str] | None = None
         self._metrics: tuple[Any, Any] | None = None
@@ -112,11 +115,12 @@ class Paths:
         self.ran(phase, "sglang")
         if self.mode == "off":
             return
-        first = not self.fallbacks[phase, reason]
-        self.fallbacks[phase, reason] += 1
-        self._counter(1).labels(phase, reason[:80]).inc()
-        if first:
-            log.warning("msa %s: SGLang's own kernels serve this, because of: %s", phase, reason)
+        label = reason.split(":", 1)[0]
+        self.fallbacks[phase, label] += 1
+        self._counter(1).labels(phase, label).inc()
+        if (phase, reason) not in self._said and len(self._said) < MOST_REASONS:
+            self._said.add((phase, reason))
+            log.warning("msa %s: SGLang's own kernels serve this, because of %s", phase, reason)
 
     def _counter(self, which: int) -> Any:
         if self._metrics is None:
@@ -135,7 +139,7 @@ class Paths:
             try:
                 plan = DecodePlan(shape, device, self.kernel or "auto")
             except MsaArgumentError as error:
-                plan = str(error)
+                plan = f"kernel: {error}"
             self._decode_plans[shape] = plan
         return plan
 
@@ -149,7 +153,7 @@ class Paths:
                     kernel=self.kernel or "auto", head_dim=work.q.shape[2],
                 )  # fmt: skip
             except MsaArgumentError as error:
-                plan = str(error)
+                plan = f"kernel: {error}"
             self._extend = (key, plan)
         return self._extend[1]
 
@@ -170,6 +174,8 @@ def decode(work: Work, lengths: Tensor) -> tuple[Tensor | None, str | None]:
     """One query row per request: (output [rows, heads, D], None), or (None, reason)."""
     if PATHS.kernel is None:
         return None, None
+    if not work.q.shape[0]:
+        return torch.empty_like(work.q), None
     shape = DecodeShape(
         requests=work.q.shape[0], groups=work.groups, heads=work.heads, max_tokens=work.req_to_token.shape[1],
         query_dtype=work.q.dtype, kv_dtype=work.k_cache.dtype, index_dtype=work.idx_k_cache.dtype,
@@ -180,7 +186,10 @@ def decode(work: Work, lengths: Tensor) -> tuple[Tensor | None, str | None]:
         return None, plan
     k, v, index_k = work.pages
     out = torch.empty_like(work.q)
-    plan.decode(work.q, work.idx_q, k, v, index_k, work.table, lengths, out=out, **work.scales)
+    try:
+        plan.decode(work.q, work.idx_q, k, v, index_k, work.table, lengths, out=out, **work.scales)
+    except MsaArgumentError as error:  # raised before anything is launched
+        return None, f"kernel: {error}"
     PATHS.ran("decode", plan.choice.kernel)
     return out, None
 
@@ -189,6 +198,8 @@ def extend(work: Work, key: Tensor, new: list[int], lengths: Tensor | list[int])
     """New tokens of several requests, packed: (output, None), or (None, reason)."""
     if PATHS.kernel is None:
         return None, None
+    if not work.q.shape[0]:
+        return torch.empty_like(work.q), None
     on_gpu = work.q.device.type == "cuda"
     if on_gpu and torch.cuda.is_current_stream_capturing():
         return None, "capture"
@@ -202,6 +213,9 @@ def extend(work: Work, key: Tensor, new: list[int], lengths: Tensor | list[int])
         return None, plan
     k, v, index_k = work.pages
     out = torch.empty_like(work.q)
-    plan.extend(work.q, work.idx_q, k, v, index_k, work.table, out=out, **work.scales)
+    try:
+        plan.extend(work.q, work.idx_q, k, v, index_k, work.table, out=out, **work.scales)
+    except MsaArgumentError as error:
+        return None, f"kernel: {error}"
     PATHS.ran("prefill", plan.choice.kernel)
     return out, None

@@ -15,6 +15,7 @@ import orjson
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
+from gateway.api.settings import ApiSettings
 from gateway.errors import ApiError
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -22,9 +23,11 @@ DRAIN_TIMEOUT_S: Final = 2.0
 SHOWN_CHARACTERS: Final = 80
 
 
-async def read_body(request: Request, limit: int, drain: int) -> bytes:
-    """The whole body. Above `limit` bytes: up to `drain` more are read and dropped, so that a reset does not eat the
-    refusal, and the connection is closed."""
+async def read_body(request: Request, settings: ApiSettings) -> bytes:
+    """The whole body. Above `max_body_bytes`: up to `drain_body_bytes` more are read and dropped, so that a reset does not
+    eat the refusal, and the connection is closed. A body that stands still, or crawls, is a 408."""
+    limit, loop = settings.max_body_bytes, asyncio.get_running_loop()
+    began = loop.time()
     declared = request.headers.get("content-length", "")
     size = int(declared) if declared.isascii() and declared.isdigit() else 0
     pieces: list[bytes] = []
@@ -32,16 +35,29 @@ async def read_body(request: Request, limit: int, drain: int) -> bytes:
     if size <= limit:
         size = 0
         while more and size <= limit:
-            piece, more = await _receive(request)
+            slowest = began + settings.body_idle_s + size / settings.body_min_bytes_per_s
+            try:
+                async with asyncio.timeout_at(min(loop.time() + settings.body_idle_s, slowest)):
+                    piece, more = await _receive(request)
+            except TimeoutError:
+                raise _too_slow(settings, size) from None
             size += len(piece)
             pieces.append(piece)
         if size <= limit:
             return pieces[0] if len(pieces) == 1 else b"".join(pieces)
     pieces.clear()
     if more and "100-continue" not in request.headers.get("expect", "").lower():
-        await drop_rest(request, drain)
+        await drop_rest(request, settings.drain_body_bytes)
     message = f"the request body is larger than {limit} bytes"
     raise ApiError("request_too_large", message, headers={"connection": "close"})
+
+
+def _too_slow(settings: ApiSettings, size: int) -> ApiError:
+    message = (
+        f"the request body comes too slowly: {size} bytes so far; nothing for {settings.body_idle_s:g} s, or less than "
+        f"{settings.body_min_bytes_per_s} bytes per second, is not waited for"
+    )
+    return ApiError("request_timeout", message, headers={"connection": "close"})
 
 
 async def _receive(request: Request) -> tuple[bytes, bool]:
@@ -79,10 +95,15 @@ def parse(model: type[Model], body: bytes) -> Model:
     try:
         return model.model_validate_json(body)
     except ValidationError as e:
-        raise _as_api_error(e, body) from None
+        raise _as_api_error(e, body, model) from None
 
 
-def _as_api_error(error: ValidationError, body: bytes) -> ApiError:
+async def parse_off_loop(model: type[Model], body: bytes, offload_bytes: int) -> Model:
+    """`parse`, in a thread when the body is larger than `offload_bytes`."""
+    return await asyncio.to_thread(parse, model, body) if len(body) > offload_bytes else parse(model, body)
+
+
+def _as_api_error(error: ValidationError, body: bytes, model: type[BaseModel]) -> ApiError:
     errors = error.errors(include_url=False, include_context=True)
     if errors[0]["type"] == "json_invalid":
         return ApiError("invalid_json", f"the body is not valid JSON: {errors[0]['ctx']['error']}")
@@ -93,8 +114,10 @@ def _as_api_error(error: ValidationError, body: bytes) -> ApiError:
     if not isinstance(data, dict):
         return ApiError("invalid_json", "the body must be a JSON object")
     paths = [path_of(e["loc"], data, missing=e["type"] == "missing") for e in errors]
-    best = max(range(len(errors)), key=lambda i: (len(paths[i]), -i))
+    best = max(range(len(errors)), key=lambda i: (_rank(errors[i]["type"], len(paths[i])), -i))
     chosen, param = errors[best], spell(paths[best])
+    if chosen["type"] == "union_tag_not_found":
+        chosen["ctx"]["expected_tags"] = _expected_tags(chosen, data, paths[best], model)
     if chosen["type"] == "missing":
         return ApiError("missing_required_parameter", f"missing required parameter: '{param}'", param=param)
     if chosen["type"] == "extra_forbidden":
@@ -106,7 +129,41 @@ def _as_api_error(error: ValidationError, body: bytes) -> ApiError:
     return ApiError(code, f"'{param}': {_sentence(chosen)}", param=param)
 
 
+def _expected_tags(error: Any, data: Any, path: Sequence[int | str], model: type[BaseModel]) -> str:
+    """What a missing discriminator may be: pydantic tells it only of a wrong one, so it is asked again with that."""
+    holder = data
+    for part in path:
+        holder = holder[part]
+    holder[error["ctx"]["discriminator"].strip("'")] = "?"
+    try:
+        model.model_validate_json(orjson.dumps(data))
+    except ValidationError as e:
+        for other in e.errors(include_url=False):
+            if other["loc"] == error["loc"] and other["type"] == "union_tag_invalid":
+                return str(other["ctx"]["expected_tags"])
+    except TypeError:  # integers beyond 64 bits elsewhere in the body
+        pass
+    return ""
+
+
+def _rank(kind: str, depth: int) -> tuple[bool, int, bool]:
+    """Of the errors of a union's branches: one too many tells more than what is wrong with each of them; then the deepest;
+    then the branch that takes values of this type."""
+    return kind == "too_long", depth, not kind.endswith("_type")
+
+
 def _sentence(error: Any) -> str:
+    context = error.get("ctx", {})
+    name = context.get("discriminator", "").strip("'")
+    match error["type"]:
+        case "union_tag_invalid":
+            return f"'{name}' is '{context['tag'][:SHOWN_CHARACTERS]}'; it must be one of {context['expected_tags']}"
+        case "union_tag_not_found":
+            expected = context["expected_tags"]
+            return f"'{name}' is missing" + (f"; it must be one of {expected}" if expected else "")
+        case "too_long":
+            given = f", got {context['actual_length']}" if context.get("actual_length") else ""
+            return f"at most {context['max_length']} entries are allowed{given}"
     text: str = error["msg"].removeprefix("Value error, ")
     text = text[:1].lower() + text[1:]
     value = error.get("input")

@@ -20,6 +20,14 @@ class ApiSettings(BaseModel):
     offload_prompt_bytes: int = Field(
         default=16 << 10, ge=0, description="Prompts of larger bodies are rendered and tokenized off the event loop."
     )
+    max_text_bytes: int = Field(
+        default=16 << 20, ge=1024, description="Most text of one prompt, media aside; more is a 400."
+    )
+    max_choices: int = Field(default=128, ge=1, description="Most answers of one request: prompts times n.")
+    body_idle_s: float = Field(default=30.0, gt=0, description="A body of which nothing comes for so long is a 408.")
+    body_min_bytes_per_s: int = Field(
+        default=4096, ge=1, description="A body slower than this, after body_idle_s, is a 408."
+    )
     keep_alive_s: float = Field(default=15.0, gt=0, description="SSE comment after this much silence.")
     client_stall_s: float = Field(default=300.0, gt=0, description="A client that takes nothing for so long has left.")
     max_n: int = Field(default=16, ge=1, le=128)

@@ -43,7 +43,10 @@ def run(file: Path, size_rule: str, as_json: bool, npz: Path | None) -> int:
         "ms": {k: round(v, 3) for k, v in prepared.ms.items()},
     }
     if npz is not None:
-        np.savez(npz, patches=floats.patches, grid_thw=np.asarray(prepared.grid_thw))
+        try:
+            np.savez(npz, patches=floats.patches, grid_thw=np.asarray(prepared.grid_thw))
+        except OSError as e:
+            return fail(f"{npz} cannot be written: {e.strerror}")
     if as_json:
         print(json.dumps(report))  # noqa: T201
     else:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from pathlib import Path
 from typing import Any, Final
 
 from gateway.config import ConfigError, Settings, load
 
+log = logging.getLogger("catalejo.gateway")
 THREAD_SWITCH_S: Final = 0.001
 """A thread that renders a long prompt gives the event loop its turn after this long (Python's own: 5 ms)."""
 
@@ -46,6 +48,7 @@ def serve(settings: Settings) -> int:
 
     from gateway.app import create_app
     from gateway.commands.paths import check_checkpoint
+    from gateway.http_protocol import protocol
     from gateway.observability.logging import configure
 
     if problem := check_checkpoint(settings.model_path):
@@ -58,7 +61,7 @@ def serve(settings: Settings) -> int:
         host=settings.host,
         port=settings.port,
         loop="uvloop",
-        http="httptools",
+        http=protocol(settings.server_header_timeout_s),
         lifespan="on",
         log_config=None,
         access_log=False,
@@ -67,6 +70,14 @@ def serve(settings: Settings) -> int:
         timeout_keep_alive=settings.server_keep_alive_s,
         timeout_graceful_shutdown=int(settings.shutdown_grace_s) or None,
         backlog=4096,
+    )
+    engines = ", ".join(e.url for e in settings.engines) or "none configured"
+    log.info(
+        "gateway for %s listens on %s port %d; engines: %s",
+        settings.served_model,
+        settings.host,
+        settings.port,
+        engines,
     )
     server = uvicorn.Server(config)
     try:

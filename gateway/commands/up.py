@@ -63,7 +63,12 @@ class _Supervisor:
         try:
             for name, command in self._commands.items():
                 # Own session: Ctrl-C reaches the supervisor alone, which stops the children in order.
-                self._children[name] = subprocess.Popen(command, start_new_session=True, env=env)
+                self._children[name] = subprocess.Popen(
+                    command,
+                    start_new_session=True,
+                    env=env,
+                    preexec_fn=_end_with_parent,
+                )
             _say(f"starting the engine and the gateway with the checkpoint {self._model!r} ...")
             return self._watch()
         finally:
@@ -90,15 +95,20 @@ class _Supervisor:
         _say("stopping")
         return 0
 
+    @property
+    def _url(self) -> str:
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"http://{host}:{self._port}"
+
     def _ready(self) -> bool:
         try:
-            with urllib.request.urlopen(f"http://{self._host}:{self._port}/ready", timeout=1) as response:
+            with urllib.request.urlopen(f"{self._url}/ready", timeout=1) as response:  # noqa: S310 - our own gateway
                 return bool(response.status == 200)
         except (OSError, urllib.error.URLError):
             return False
 
     def _announce(self) -> None:
-        url = f"http://{self._host}:{self._port}"
+        url = self._url
         _say(f"ready at {url}  (docs: {url}/docs, Ctrl-C stops)")
         _say(f"try it:\n\n{curl_line(url, self._model, self._picture)}\n")
 
@@ -113,6 +123,15 @@ class _Supervisor:
                 except subprocess.TimeoutExpired:
                     child.kill()
                     child.wait()
+
+
+def _end_with_parent() -> None:
+    """In the child: the kernel ends it when the supervisor dies, even of SIGKILL, so that no port stays taken (Linux)."""
+    if sys.platform == "linux":
+        import ctypes
+
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGTERM, 0, 0, 0)
 
 
 def curl_line(url: str, model: str, picture: bytes | None = None) -> str:

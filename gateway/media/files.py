@@ -25,6 +25,7 @@ from typing import IO, Any, Final, TypeVar
 from blake3 import blake3
 
 from gateway.media.metrics import MediaMetrics
+from gateway.media.preproc import HEAD_BYTES, check_upload
 from gateway.media.problems import MediaProblem, mib
 from gateway.media.settings import FileSettings
 
@@ -49,6 +50,7 @@ class Upload:
     def __init__(self, tenant: str, room: int, in_threads: Callable[..., Any]) -> None:
         self.tenant = tenant
         self.size = 0
+        self.head = b""
         self._room = room
         self._in_threads = in_threads
         self.spool: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=_SPOOL_MEMORY_BYTES)  # noqa: SIM115
@@ -57,6 +59,8 @@ class Upload:
         self.size += len(chunk)
         if self.size > self._room:
             raise MediaProblem("media_too_large", f"the file is larger than {mib(self._room)}, what may be stored now")
+        if len(self.head) < HEAD_BYTES:
+            self.head += chunk[: HEAD_BYTES - len(self.head)]
         if self.size <= _SPOOL_MEMORY_BYTES:
             self.spool.write(chunk)
         else:
@@ -132,6 +136,8 @@ class FileStore:
             raise
 
     async def commit(self, upload: Upload, *, filename: str, purpose: str, ttl_s: float | None = None) -> StoredFile:
+        """Raises for what is no image and no video: nothing else can be used here."""
+        check_upload(upload.head)
         now = int(self._clock())
         stored = StoredFile(
             id=f"file-{now & 0xFFFFFFFF:08x}{secrets.token_hex(12)}",

@@ -20,6 +20,10 @@ from gateway.media.types import MediaPart, PreparedMedia
 
 rs: Any = preproc_rs
 IMAGE_FORMATS: Final = frozenset({"jpeg", "png", "webp", "gif", "bmp", "tiff", "avif", "heic", "ico"})
+VIDEO_FORMATS: Final = frozenset({"mp4", "webm", "mkv", "avi", "mpegts"})
+_TAKEN: Final = {"image": "JPEG, PNG, WebP, GIF or BMP", "video": "MP4, WebM, Matroska, AVI or MPEG-TS"}
+HEAD_BYTES: Final = 4096
+"""Enough of a file to know its format."""
 LONG_SIDE_MIN: Final = 112
 LONG_SIDE_MAX: Final = 3584
 LONG_SIDE_STEP: Final = 28
@@ -115,19 +119,27 @@ class Looked:
     tokens: int
 
 
+def check_upload(head: bytes) -> None:
+    """Raises MediaProblem when a file that begins with `head` is no image and no video of a known format."""
+    if rs.sniff(head) not in IMAGE_FORMATS | VIDEO_FORMATS:
+        what = "these bytes are no image or video of a known format" if head else "the file is empty"
+        raise MediaProblem("media_unsupported_format", f"{what}; send {_TAKEN['image']}, or {_TAKEN['video']}")
+
+
 def look(data: bytes, declared: str, options: Options, max_pixels: int) -> Looked:
     """Refuses by magic what the part cannot be, and reads the size from the header."""
     found = rs.sniff(data)
     declared = declared.lower()
-    if found is None:
+    if found not in IMAGE_FORMATS | VIDEO_FORMATS:
         said = f", declared as {declared}" if _PRINTABLE_TYPE.fullmatch(declared) else ""
-        raise MediaProblem("media_unsupported_format", f"these bytes are no {options.modality} of a known format{said}")
+        message = f"these bytes are no {options.modality} of a known format{said}; send {_TAKEN[options.modality]}"
+        raise MediaProblem("media_unsupported_format", message)
     is_image = found in IMAGE_FORMATS
     if is_image != (options.modality == "image"):
         actual = "image" if is_image else "video"
         raise MediaProblem(
             "media_unsupported_format",
-            f"this is a {found} {actual}; send it as an {actual}_url part",
+            f"this is {found}; {actual}s are sent as {actual}_url or {actual}_file parts",
             reason="modality",
         )
     subtype = declared.rpartition("/")[2]

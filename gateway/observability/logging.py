@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sys
 import time
@@ -40,6 +41,12 @@ def _extra(record: logging.LogRecord) -> dict[str, Any]:
     return {k: v for k, v in vars(record).items() if k not in _STANDARD and v is not None}
 
 
+def _not_a_cut_stream(record: logging.LogRecord) -> bool:
+    """Streams that outlast the grace period are cancelled at shutdown; their clients are told, and it is no failure."""
+    kind = record.exc_info[0] if isinstance(record.exc_info, tuple) else None
+    return not (kind is not None and issubclass(kind, asyncio.CancelledError))
+
+
 def configure(settings: ObservabilitySettings) -> None:
     """Takes over the root logger; uvicorn's own access log stays off, ours replaces it."""
     handler = logging.StreamHandler(sys.stderr)
@@ -53,4 +60,5 @@ def configure(settings: ObservabilitySettings) -> None:
         logger.propagate = True
         logger.setLevel(logging.WARNING)
     logging.getLogger("uvicorn.access").disabled = True
+    logging.getLogger("uvicorn.error").addFilter(_not_a_cut_stream)
     logging.getLogger("asyncio").setLevel(logging.WARNING)

@@ -73,10 +73,12 @@ class PromptBuilder:
         continue_final_message: bool = False,
         template_kwargs: Mapping[str, Any] | None = None,
         scope: str | None = None,
+        most_tokens: int | None = None,
     ) -> RenderedPrompt:
         """`scope` (the tenant) lets the ids of turns be kept for the next request of the same scope.
 
-        Raises ApiError: invalid_messages, invalid_value (tools, chat_template_kwargs), media_limit_exceeded."""
+        Raises ApiError: invalid_messages, invalid_value (tools, chat_template_kwargs), media_limit_exceeded; TooLong for
+        what is far above `most_tokens`."""
         reader = MessageReader(self._checkpoint.shadow, self._settings, continue_final=continue_final_message)
         conversation = reader.read(messages)
         variables = self._variables(reader, tools, thinking_mode, template_kwargs)
@@ -91,7 +93,7 @@ class PromptBuilder:
             text, mark, _ = text.partition(CUT)
             if not mark:
                 raise refuse("this model's chat template cannot continue the final message", "continue_final_message")
-        ids, runs = self._checkpoint.vocabulary.encode_rendered(text, self._cache, scope)
+        ids, runs = self._checkpoint.vocabulary.encode_rendered(text, self._cache, scope, most_tokens)
         positions = self._media(ids, conversation.media)
         return RenderedPrompt(ids, positions, self._starts_in_reasoning(ids), tuple(runs))
 

@@ -85,9 +85,9 @@ class Checkpoint:
     def shadow(self) -> Shadow:
         return self.vocabulary.shadow
 
-    def encode_plain(self, text: str) -> list[int]:
-        """No added token is recognised: the ids are those of ordinary text."""
-        return self.vocabulary.encode_plain(text)
+    def encode_plain(self, text: str, most_tokens: int | None = None) -> list[int]:
+        """No added token is recognised: the ids are those of ordinary text. Raises TooLong."""
+        return self.vocabulary.encode_plain(text, most_tokens)
 
     def decode(self, ids: Iterable[int]) -> str:
         """Every token as its text, control tokens too; bytes that are no UTF-8 become U+FFFD."""

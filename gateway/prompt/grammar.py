@@ -26,6 +26,8 @@ from gateway.prompt.checkpoint import Checkpoint
 from gateway.prompt.tool_schema import BadKey, simplified
 
 Format = dict[str, Any]
+MAX_WHITESPACE: Final = 1
+"""White space in a row that JSON and arguments may hold: a model that likes it would fill the answer with it."""
 _ANY_OBJECT: Final[Format] = {"type": "object"}
 
 
@@ -51,7 +53,7 @@ def output_grammar(
     if schema is None:
         strict = offered is not None and all(t["function"].get("strict") is True for t in offered)
         return _when_called(checkpoint, offered, parallel, starts_in_reasoning) if offered and strict else None
-    json_text: Format = {"type": "json_schema", "json_schema": schema}
+    json_text: Format = {"type": "json_schema", "json_schema": schema, "max_whitespace_cnt": MAX_WHITESPACE}
     if offered:
         either = {"type": "or", "elements": [_block(_numbered(offered), parallel), json_text]}
         return _grammar(checkpoint, either, starts_in_reasoning)
@@ -124,7 +126,7 @@ def _block(functions: Sequence[tuple[int, Mapping[str, Any]]], several: bool) ->
                     "type": "json_schema",
                     "json_schema": schema,
                     "style": "minimax_m3_xml",
-                    "max_whitespace_cnt": 1,
+                    "max_whitespace_cnt": MAX_WHITESPACE,
                 },
                 "end": f"{markers.NAMESPACE}</invoke>\n",
             }

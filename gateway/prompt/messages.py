@@ -19,6 +19,7 @@ from typing import Any, Final, Literal
 
 from gateway.errors import ApiError
 from gateway.prompt import markers
+from gateway.prompt.json_text import SURROGATE
 from gateway.prompt.settings import PromptSettings
 from gateway.prompt.shadow import CUT, NotText, Shadow
 
@@ -170,11 +171,19 @@ class MessageReader:
         function = call.get("function") if isinstance(call, Mapping) else None
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str) or not function["name"]:
             raise refuse(f"{param}.function.name must be a string", f"{param}.function.name")
-        arguments = self.hide_json(as_mapping(function.get("arguments")), f"{param}.function.arguments")
+        arguments = self._arguments(function.get("arguments"), f"{param}.function.arguments")
         out = {"type": "function", "function": {"name": self._shadow.hide(function["name"]), "arguments": arguments}}
         if isinstance(call.get("id"), str):
             out["id"] = self._shadow.hide(call["id"])
         return out
+
+    def _arguments(self, given: Any, param: str) -> Any:
+        """Never refuses: what is nested too deeply for templates, or holds what is no character, is shown as text."""
+        try:
+            return self.hide_json(as_mapping(given), param)
+        except (NotText, ApiError):
+            text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=True)
+            return {self._shadow.hide("arguments"): self._shadow.hide(SURROGATE.sub("\ufffd", text))}
 
     def hide_json(self, value: Any, param: str, depth: int = 0) -> Any:
         """`value` with every string and key hidden. Raises NotText."""

@@ -16,7 +16,10 @@ class PromptSettings(BaseModel):
         "has, or refuse the request with 400. (The template would drop them silently.)",
     )
     max_json_depth: int = Field(
-        default=64, ge=4, le=100, description="Deepest nesting of tool definitions and of past tool-call arguments."
+        default=64,
+        ge=4,
+        le=100,
+        description="Deepest nesting of tool definitions. Deeper past arguments are text.",
     )
     run_cache_bytes: int = Field(
         default=64 << 20,

@@ -22,12 +22,23 @@ from tokenizers import Tokenizer
 from gateway.prompt.run_cache import MIN_CHARS, RunCache
 from gateway.prompt.shadow import Shadow
 
+_PROBE_CHARS: Final = 1 << 16
+_SURE_BYTES_PER_TOKEN: Final = 4
+"""Texts of fewer bytes per allowed token are encoded without asking first whether they are too long."""
 _BATCH_FROM_CHARS: Final = 4096
 """Runs longer than this in all are encoded by one batch call, which gives the GIL back."""
 
 
 class CheckpointError(ValueError):
     """The folder cannot be served. The message names the file, and the entry in it, that is missing or wrong."""
+
+
+class TooLong(ValueError):
+    """The text has more tokens than it may have; `tokens` is how many it has at least."""
+
+    def __init__(self, tokens: int) -> None:
+        super().__init__(f"at least {tokens} tokens")
+        self.tokens = tokens
 
 
 class UnsupportedTokenizer(CheckpointError):
@@ -75,6 +86,9 @@ class Vocabulary:
         )  # fmt: skip
         self.shadow = Shadow(t.content for t in self.added)
         self.token_bytes = _token_bytes(spec, self.added)
+        special = {t.id for t in self.added}
+        self.longest_token = max((len(b) for i, b in enumerate(self.token_bytes) if i not in special), default=1)
+        """Bytes of the longest token that text can become."""
         self._plain = Tokenizer.from_str(orjson.dumps(_without_added(spec, self.added)).decode())
         self._by_content = {t.content: t for t in self.added}
         self._fixed: dict[str, list[int]] = {}
@@ -82,21 +96,40 @@ class Vocabulary:
         raw = [t for t in self.added if not t.normalized]
         self._passes = [p for p in (_pattern(raw), _pattern([t for t in self.added if t.normalized])) if p]
 
-    def encode_plain(self, text: str) -> list[int]:
-        ids: list[int] = self._plain.encode(text, add_special_tokens=False).ids
-        return ids
+    def encode_plain(self, text: str, most_tokens: int | None = None) -> list[int]:
+        """Raises TooLong; see `check_length`."""
+        if most_tokens is not None:
+            self.check_length([text], most_tokens)
+        return self._encode_all([text])[0]
+
+    def check_length(self, texts: Sequence[str], most_tokens: int) -> None:
+        """Raises TooLong for what is far above `most_tokens`, before encoding it whole, which takes 140 bytes of memory
+        per byte. Pieces are encoded one by one until the count is certain: cuts change it by a token or two each."""
+        size = sum(map(utf8_bytes, texts))
+        if size <= most_tokens * _SURE_BYTES_PER_TOKEN:
+            return
+        if size > most_tokens * self.longest_token:
+            raise TooLong(-(-size // self.longest_token))
+        tokens = 0
+        for text in texts:
+            for start in range(0, len(text), _PROBE_CHARS):
+                tokens += len(self._encode_all([text[start : start + _PROBE_CHARS]])[0])
+                if tokens > 2 * most_tokens:
+                    raise TooLong(most_tokens + 1)
 
     def remember(self, runs: Iterable[str]) -> None:
         """Ordinary runs that come from the template alone: their ids are kept. Never text of a request."""
         self._fixed |= {text: self.encode_plain(text) for text in runs}
 
     def encode_rendered(
-        self, text: str, cache: RunCache | None = None, scope: str | None = None
+        self, text: str, cache: RunCache | None = None, scope: str | None = None, most_tokens: int | None = None
     ) -> tuple[list[int], list[Run]]:
         """The ids of a rendered prompt and its ordinary runs. With a cache and a scope, runs seen before are not
-        encoded again."""
+        encoded again. Raises TooLong; see `check_length`."""
         pieces = list(self._cut(text))
         texts = [self.shadow.reveal(p) for p in pieces if isinstance(p, str)]
+        if most_tokens is not None:
+            self.check_length(texts, most_tokens)
         encoded = iter(self._encode_known(texts, cache, scope))
         plain = iter(texts)
         ids: list[int] = []
@@ -125,7 +158,7 @@ class Vocabulary:
 
     def _encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         if sum(map(len, texts)) < _BATCH_FROM_CHARS:
-            return [self.encode_plain(t) for t in texts]
+            return [self._plain.encode(t, add_special_tokens=False).ids for t in texts]
         return [e.ids for e in self._plain.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     def _cut(self, text: str) -> Iterator[str | AddedToken]:
@@ -149,6 +182,10 @@ class Vocabulary:
                 end = len(text) - len(text[end:].lstrip())
             position = end
         yield text[position:]
+
+
+def utf8_bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
 def _inside_word(text: str, start: int, end: int) -> bool:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from typing import Final
 
 import aiohttp
@@ -20,7 +21,7 @@ from gateway.routing.blocks import block_names
 from gateway.routing.policies import Choice, Policy, RouteRequest, make_policy
 from gateway.routing.settings import EngineEndpoint, RoutingSettings
 from gateway.routing.worker import Worker
-from gateway.upstream.client import EngineClient
+from gateway.upstream.client import EngineClient, EngineStatus
 from gateway.upstream.settings import UpstreamSettings
 
 STARTING_INTERVAL_S: Final = 0.25
@@ -35,7 +36,10 @@ class Router:
         settings: RoutingSettings,
         upstream: UpstreamSettings,
         metrics: Metrics,
+        vocab_size: int | None = None,
     ) -> None:
+        """`vocab_size`: of the checkpoint prompts are made with; an engine that tells another one is not used."""
+        self._vocab_size = vocab_size
         self._endpoints = endpoints
         self._default_token = default_token
         self._settings = settings
@@ -43,6 +47,8 @@ class Router:
         self._metrics = metrics
         self._policy: Policy = make_policy(settings)
         self._session: aiohttp.ClientSession | None = None
+        self._look = asyncio.Event()
+        """Set: an engine may be gone, do not wait for the next round of checks."""
         self._health: asyncio.Task[None] | None = None
         self.workers: list[Worker] = []
 
@@ -95,10 +101,17 @@ class Router:
         return any(w.healthy and w.name not in tried for w in self.workers)
 
     def failed(self, name: str) -> None:
-        """An engine broke off an answer: counts towards its breaker."""
+        """An engine broke off an answer: counts towards its breaker, and it is asked for its health at once."""
         for worker in self.workers:
             if worker.name == name:
                 worker.failed()
+        self._look.set()
+
+    def gone(self, worker: Worker) -> None:
+        """The engine refused a connection: /ready says so from now on, until a health check finds it up."""
+        if worker.unreachable():
+            self._policy.lost(worker.name)
+        self._look.set()
 
     @property
     def ready(self) -> bool:
@@ -112,7 +125,10 @@ class Router:
     async def _watch(self) -> None:
         while True:
             interval = self._settings.health_interval_s
-            await asyncio.sleep(interval if self.ready else min(interval, STARTING_INTERVAL_S))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(interval if self.ready else min(interval, STARTING_INTERVAL_S)):
+                    await self._look.wait()
+            self._look.clear()
             await self._check_all()
 
     async def _check_all(self) -> None:
@@ -120,5 +136,9 @@ class Router:
 
     async def _check(self, worker: Worker) -> None:
         status = await worker.client.status(self._settings.health_timeout_s)
+        if status.vocab_size and self._vocab_size and status.vocab_size != self._vocab_size:
+            # Its ids would be other words: garbage in the best case, an error blamed on the client in the next.
+            detail = f"it serves another model: {status.vocab_size} vocabulary entries, this checkpoint has {self._vocab_size}"
+            status = EngineStatus(False, detail=detail)
         if worker.take_status(status):
             self._policy.lost(worker.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from time import monotonic
@@ -11,6 +12,8 @@ from gateway.media.residency import Residency
 from gateway.metrics import Metrics
 from gateway.routing.settings import RoutingSettings
 from gateway.upstream.client import EngineClient, EngineStatus
+
+log = logging.getLogger("catalejo.routing")
 
 
 class Ticket:
@@ -39,6 +42,7 @@ class Worker:
         self._metrics = metrics
         self._failures = 0
         self._silences = 0
+        self._told: str | None = None
         self._open_until = 0.0
         self._rows = rows
 
@@ -54,7 +58,7 @@ class Worker:
             self._silences = 0
             self.reported_load = status.load
             self.context_length = status.context_length or self.context_length
-            self._set_healthy(True)
+            self._set_healthy(True, "")
             return False
         self._silences += 1
         if status.silent and self._silences < self._settings.health_failures:
@@ -62,10 +66,19 @@ class Worker:
         lost = self.healthy
         self._rows.forget(self.name)  # a restarted engine has an empty store
         self.reported_load = None
-        self._set_healthy(False)
+        self._set_healthy(False, status.detail)
         return lost
 
-    def _set_healthy(self, healthy: bool) -> None:
+    def unreachable(self) -> bool:
+        """Nothing listens at the engine: it is lost until a health check finds it. Returns whether it was lost just now."""
+        return self.take_status(EngineStatus(healthy=False, detail="it refuses connections"))
+
+    def _set_healthy(self, healthy: bool, detail: str) -> None:
+        if healthy and not self.healthy:
+            log.info("engine %s is up", self.name)
+        elif not healthy and (self.healthy or detail != self._told):
+            log.warning("engine %s is not usable: %s", self.name, detail)
+        self._told = detail
         self.healthy = healthy
         self._metrics.worker_up.labels(self.name).set(healthy)
 

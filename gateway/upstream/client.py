@@ -12,6 +12,7 @@ Not here: which engine (gateway/routing).
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -46,6 +47,8 @@ class EngineStatus:
     detail: str = ""
     silent: bool = False
     """Not healthy for want of an answer in time; it may only be busy."""
+    vocab_size: int | None = None
+    """None when it does not tell."""
     load: float | None = None
     """Requests it runs and queues, from all its clients (GET /v1/loads); None when it does not tell."""
 
@@ -96,7 +99,8 @@ class EngineClient:
             raise ApiError("engine_timeout", "the engine did not accept the request in time") from None
         except OSError as e:
             self._count("unreachable")
-            raise EngineUnreachable(f"the engine cannot be reached ({type(e).__name__})") from None
+            refused = f"[Errno {errno.ECONNREFUSED}]" in str(e)  # several addresses tried: asyncio joins the texts
+            raise EngineUnreachable(f"the engine cannot be reached ({type(e).__name__})", refused=refused) from None
         self._count(str(response.status))
         if response.status == 200:
             return GenerationStream(self, request.rid, response, StockReader() if self.stock else ReplyReader())
@@ -137,7 +141,13 @@ class EngineClient:
             return EngineStatus(False, detail="/model_info is not an object")
         self.stock = "model_path" in info and not info.get("catalejo")
         context = info.get("context_length", info.get("max_model_len"))
-        return EngineStatus(True, context if isinstance(context, int) and context > 0 else None, load=_load(loads))
+        vocabulary = info.get("vocab_size")
+        return EngineStatus(
+            True,
+            context if isinstance(context, int) and context > 0 else None,
+            vocab_size=vocabulary if isinstance(vocabulary, int) else None,
+            load=_load(loads),
+        )
 
     async def _post(self, request: GenerateRequest) -> Answer:
         buffers: Buffers = [encode_stock(request)] if self.stock else encode_request(request)
@@ -169,8 +179,10 @@ class EngineClient:
 class EngineUnreachable(ApiError):
     """Nothing reached the engine's scheduler: another engine may be tried."""
 
-    def __init__(self, message: str) -> None:
+    def __init__(self, message: str, *, refused: bool) -> None:
         super().__init__("engine_unavailable", message)
+        self.refused = refused
+        """Nothing listens there: the engine is gone, or not yet up."""
 
 
 class GenerationStream:
@@ -262,6 +274,10 @@ def _as_api_error(status: int, headers: Mapping[str, str], given: Any) -> ApiErr
         if code == "context_length_exceeded":
             return ApiError("context_length_exceeded", text, param="messages")
         param = error.get("param")
+        if param == "grammar.value":
+            return ApiError(
+                "invalid_schema", f"the engine cannot hold an answer to the schema: {text}", param="response_format"
+            )
         return ApiError("engine_refused", f"the engine refused the request: {text}", param=_client_param(param))
     if status == 429 or status == 503:
         wait = headers.get("retry-after", "")

@@ -25,6 +25,7 @@ import uvicorn
 
 from gateway.app import create_app
 from gateway.config import Settings
+from gateway.http_protocol import protocol
 from tests.mock_engine import MockEngine
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -105,7 +106,8 @@ class Stack:
         logging.getLogger("catalejo.access").setLevel(logging.INFO)
         self.app = create_app(settings)
         config = uvicorn.Config(
-            self.app, port=0, log_config=None, access_log=False, lifespan="on", http="httptools", ws="none",
+            self.app, port=0, log_config=None, access_log=False, lifespan="on",
+            http=protocol(settings.server_header_timeout_s), ws="none",
             timeout_keep_alive=settings.server_keep_alive_s, timeout_graceful_shutdown=1,
         )  # fmt: skip
         self._server = uvicorn.Server(config)

@@ -137,3 +137,19 @@ async def test_engine_failure_in_one_of_several_prompts(stack: Stack) -> None:
     assert events.chunks[-1]["error"]["code"] == "engine_error"
     assert not events.done
     await stack.settled()
+
+
+async def test_the_sampled_token_is_among_its_alternatives(stack: Stack) -> None:
+    a, b, c = (Checkpoint.load(TINY).encode_plain(x)[0] for x in "abc")
+    rows = [[-2.0, a, [[-0.1, b], [-1.0, c]]], [-0.2, b, [[-0.2, b], [-1.5, c]]]]
+    stack.engine.script([{"pieces": [[a, b]], "logprobs": rows}])
+    told = (await complete(stack, "Once", logprobs=2)).json["choices"][0]["logprobs"]["top_logprobs"]
+    assert told[0] == {"b": -0.1, "c": -1.0, "a": -2.0}
+    assert told[1] == {"b": -0.2, "c": -1.5}
+
+
+async def test_choices_in_all_are_bounded(stack: Stack) -> None:
+    answer = await complete(stack, ["a"] * 128, n=2)
+    assert (answer.status, answer.error["code"], answer.error["param"]) == (400, "invalid_value", "prompt")
+    assert "256 choices; at most 128" in answer.error["message"]
+    assert not stack.engine.requests()

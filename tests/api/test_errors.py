@@ -49,6 +49,10 @@ BAD: list[tuple[str, dict[str, Any], str, str]] = [
     ("top_logprobs alone", {"top_logprobs": 2}, "top_logprobs", "invalid_value"),
     ("top_logprobs", {"logprobs": True, "top_logprobs": 21}, "top_logprobs", "invalid_value"),
     ("format", {"response_format": {"type": "yaml"}}, "response_format", "invalid_value"),
+    ("schema elsewhere", {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema":
+     {"type": "object", "properties": {"a": {"items": {"$ref": "http://x.example/s"}}}}}}},
+     "response_format.json_schema.schema", "invalid_schema"),
+    ("n far above the limit", {"n": 200}, "n", "invalid_value"),
     ("schema missing", {"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}},
      "response_format.json_schema.schema", "missing_required_parameter"),
     ("tool without name", {"tools": [{"type": "function", "function": {}}]},
@@ -223,3 +227,11 @@ async def test_a_redirect_of_an_engine_is_not_followed() -> None:
         assert (answer.status, answer.error["code"]) == (502, "engine_error")
     server.close()
     assert b"/elsewhere" not in asked
+
+
+@pytest.mark.parametrize("form", ["--b\r\nnonsense", "--b\r\nContent-Disposition: form-data\r\n\r\nx\r\n--b--\r\n"])
+async def test_a_refused_upload_that_has_come_whole_is_not_waited_for(stack: Stack, form: str) -> None:
+    headers = {"content-type": "multipart/form-data; boundary=b"}
+    answer = await stack.call("POST", "/v1/files", data=form.encode(), headers=headers)
+    assert answer.status == 400, answer.raw
+    assert "connection" not in answer.headers, "the connection goes on: no rest of the body was waited for"

@@ -67,7 +67,13 @@ async def test_openapi_describes_the_request(stack: Stack) -> None:
     assert {"messages", "tools", "thinking", "response_format"} <= set(schema["properties"])
     post = document["paths"]["/v1/chat/completions"]["post"]
     assert post["requestBody"]["content"]["application/json"]["schema"]["$ref"].endswith("ChatRequest")
-    assert (await stack.get("/docs")).status == 200
+    page = await stack.get("/docs")
+    assert page.status == 200 and page.headers["content-type"].startswith("text/html")
+    for path in document["paths"]:
+        assert f"<code>{path}</code>" in page.raw.decode()
+    for name in document["components"]["schemas"]:
+        assert f'id="{name}"' in page.raw.decode()
+    assert not re.search(r"<script|(src|href)=\"?(https?:)?//|@import", page.raw.decode()), "works without a network"
 
 
 async def test_tokenize_gives_the_prompt_that_chat_sends(stack: Stack) -> None:

@@ -98,4 +98,5 @@ async def test_a_schema_the_engine_cannot_compile_is_a_400_before_the_200(local:
     for streamed in (False, True):
         answer = await local.chat("Hi", response_format=bad, thinking="disabled", stream=streamed, max_tokens=5)
         assert answer.status == 400, answer.raw
-        assert answer.error["param"] == "response_format"
+        assert (answer.error["param"], answer.error["code"]) == ("response_format", "invalid_schema")
+        assert ".cc" not in answer.error["message"] and "nowhere" in answer.error["message"]

@@ -85,6 +85,14 @@ class EngineClient:
         _, body = await self.get("/v1/loads")
         return sum(one["num_running_reqs"] + one["num_waiting_reqs"] for one in body["loads"])
 
+    async def busy_within(self, seconds: float) -> bool:
+        """Whether something runs or waits, at the latest after so long: SGLang publishes its loads once per step."""
+        for _ in range(int(seconds / 0.05)):
+            if await self.running():
+                return True
+            await asyncio.sleep(0.05)
+        return False
+
     async def idle_within(self, seconds: float) -> bool:
         """Whether nothing runs or waits any more, at the latest after so long."""
         for _ in range(int(seconds / 0.05)):

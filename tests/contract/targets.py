@@ -1,7 +1,8 @@
 """The engines the suite runs against: the mock, the local engine with the tiny checkpoint, and any URL.
 
 CATALEJO_CONTRACT_URL names a running engine, CATALEJO_CONTRACT_TOKEN its bearer token,
-CATALEJO_CONTRACT_MODEL the folder with its config.json (default: the tiny checkpoint)."""
+CATALEJO_CONTRACT_MODEL the folder with its config.json (default: the tiny checkpoint),
+CATALEJO_CONTRACT_KEEP_ALIVE_S and CATALEJO_CONTRACT_MAX_BODY_BYTES what it was started with, if known."""
 
 from __future__ import annotations
 
@@ -77,7 +78,11 @@ def running(name: str, log: Path) -> Iterator[Target]:
     else:
         model = Path(os.environ.get("CATALEJO_CONTRACT_MODEL", str(TINY)))
         url = os.environ["CATALEJO_CONTRACT_URL"].rstrip("/")
-        yield _target("url", url, os.environ.get("CATALEJO_CONTRACT_TOKEN"), model, real=True)
+        keep_alive_s = float(os.environ.get("CATALEJO_CONTRACT_KEEP_ALIVE_S", "10"))
+        cap = os.environ.get("CATALEJO_CONTRACT_MAX_BODY_BYTES")
+        token = os.environ.get("CATALEJO_CONTRACT_TOKEN")
+        body = None if cap is None else int(cap)
+        yield _target("url", url, token, model, real=True, keep_alive_s=keep_alive_s, max_body_bytes=body)
 
 
 def _target(

@@ -212,3 +212,21 @@ def test_ctrl_c_stops_both_cleanly(tmp_path: Any) -> None:
     assert "curl" in text
     with pytest.raises(OSError):
         socket.create_connection(("127.0.0.1", port), timeout=1)
+
+
+def test_a_killed_supervisor_leaves_no_port_taken(tmp_path: Any) -> None:
+    """kill -9 of `catalejo up` used to leave engine and gateway behind, and the next start found its port taken."""
+    port = free_port()
+    process = start(
+        ["up", "--model", str(TINY), "--port", str(port)], tmp_path / "log", f"http://127.0.0.1:{port}/ready"
+    )
+    process.kill()
+    process.wait(10)
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except OSError:
+            return
+        time.sleep(0.2)
+    raise AssertionError("the gateway outlived its supervisor")

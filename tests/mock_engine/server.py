@@ -56,6 +56,8 @@ async def model_info(request: web.Request) -> web.Response:
         info["catalejo"] = {"version": 1, "engine": "mock"}
         info["context_length"] = state.checkpoint.max_positions
         info["page_size"] = state.options.page_size
+        if state.options.vocab_size is not None:
+            info["vocab_size"] = state.options.vocab_size
     return web.json_response(info)
 
 

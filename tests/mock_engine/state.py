@@ -22,6 +22,7 @@ class Options:
     port: int = 0
     token: str | None = None
     page_size: int = 64
+    vocab_size: int | None = None  # None: not told
     keep_alive_s: float = wire.KEEP_ALIVE_S
     max_body_bytes: int = wire.DEFAULT_MAX_BODY_BYTES
     incremental: bool = False

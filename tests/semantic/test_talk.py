@@ -139,3 +139,19 @@ def test_another_picture_of_the_same_size_is_not_answered_from_the_cache(demo: M
     """Same ids, same grid: only the pixels differ, so only the item's hash can tell the prompts apart."""
     answers = [demo.ask(image(draw(Item(c, "square"))), "What colour is the square?") for c in ("red", "blue", "green")]
     assert [c in a for c, a in zip(("red", "blue", "green"), answers, strict=True)] == [True] * 3
+
+
+def test_parse_with_a_pydantic_model_finishes(demo: Model) -> None:
+    openai, pydantic = pytest.importorskip("openai"), pytest.importorskip("pydantic")
+
+    class City(pydantic.BaseModel):  # type: ignore[name-defined,misc]
+        name: str
+
+    with openai.OpenAI(base_url=f"{demo.url}/v1", api_key="none", max_retries=0) as client:
+        messages = [{"role": "user", "content": "Name a city"}]
+        for fields in ({}, {"reasoning_effort": "none"}):
+            answer = client.chat.completions.parse(
+                model="demo", messages=messages, response_format=City, max_tokens=200, temperature=0, seed=1, **fields
+            )
+            assert answer.choices[0].finish_reason == "stop"
+            assert isinstance(answer.choices[0].message.parsed.name, str)

@@ -41,13 +41,14 @@ environment() {
 #                                               tokens of two engines can be equal
 #   TORCHDYNAMO_DISABLE                         the vision tower's rotary step is torch.compile'd, seconds per shape
 #   SGLANG_OPT_USE_MINIMAX_DECODE_TOPK_RADIX    a CUDA kernel
+#   SGLANG_OPT_USE_BF16_ROUTER_GEMM             off: the router in float32, as the checkpoint's reference has it
 #   --skip-server-warmup                        the warm-up needs SGLang's own picture processor
-server() {
+server() (
   unset PYTHONDONTWRITEBYTECODE  # -O has bytecode of its own; without it each start compiles all of SGLang, three times
-  PYTHONPATH=$PWD/tests/sglang/stubs:$PWD SGLANG_USE_CPU_ENGINE=1 PYTHONOPTIMIZE=1 OMP_NUM_THREADS=1 \
-    TORCHDYNAMO_DISABLE=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false SGLANG_OPT_USE_MINIMAX_DECODE_TOPK_RADIX=0 \
+  PYTHONPATH=${BROKEN:-}$PWD/tests/sglang/stubs:$PWD SGLANG_USE_CPU_ENGINE=1 PYTHONOPTIMIZE=1 OMP_NUM_THREADS=1 \
+    TORCHDYNAMO_DISABLE=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false SGLANG_OPT_USE_MINIMAX_DECODE_TOPK_RADIX=0 SGLANG_OPT_USE_BF16_ROUTER_GEMM=0 \
     "$@"
-}
+)
 FLAGS=(--device cpu --attention-backend torch_native --disable-overlap-schedule --dtype float32 --sampling-backend pytorch
   --page-size 16 --max-total-tokens 140000 --mem-fraction-static 0.9 --max-running-requests 64 --grammar-backend xgrammar
   --chunked-prefill-size 512 --incremental-streaming-output --enable-metrics --enable-priority-scheduling
@@ -56,7 +57,17 @@ FLAGS=(--device cpu --attention-backend torch_native --disable-overlap-schedule 
 environment
 "$CATALEJO_PYTHON" -m tests.sglang.checkpoint engine/checkpoints/tiny $OUT/tiny
 export CATALEJO_CONTRACT_URL=http://127.0.0.1:$PORT CATALEJO_CONTRACT_TOKEN=contract-suite-token
+export CATALEJO_CONTRACT_KEEP_ALIVE_S=0.2 CATALEJO_CONTRACT_MAX_BODY_BYTES=8388608
+export CATALEJO_KEEP_ALIVE_S=$CATALEJO_CONTRACT_KEEP_ALIVE_S CATALEJO_MAX_BODY_BYTES=$CATALEJO_CONTRACT_MAX_BODY_BYTES
 export CATALEJO_CONTRACT_MODEL=$PWD/engine/checkpoints/tiny PYTHONPATH=$PWD OMP_NUM_THREADS=1
+echo "test-sglang: $(server "$SGLANG_VENV/bin/python" -m tests.sglang.break_rows 2>&1 | tail -1)" | tee $OUT/rows.txt
+grep -q "each one missing or changed is refused" $OUT/rows.txt
+if BROKEN=$PWD/tests/sglang/broken: server timeout 300 "$SGLANG_VENV/bin/python" -m sglang.launch_server --model-path $OUT/tiny \
+  --port "$PORT" "${FLAGS[@]}" >$OUT/broken.log 2>&1; then
+  echo "test-sglang: a SGLang with a changed operator was served" >&2; exit 1
+fi
+tail -3 $OUT/broken.log | grep -q "refusing to serve" || { tail -20 $OUT/broken.log; exit 1; }
+echo "test-sglang: a SGLang with a changed operator ends with: $(grep -o 'catalejo: SGLang.*' $OUT/broken.log)"
 LOG=$OUT/server.log
 set -m
 server "$SGLANG_VENV/bin/python" -m sglang.launch_server --model-path $OUT/tiny --host 127.0.0.1 --port "$PORT" \
@@ -72,7 +83,6 @@ for _ in $(seq 300); do
   sleep 2
 done
 curl -sf -o /dev/null -m 5 "$CATALEJO_CONTRACT_URL/health" || { tail -40 $LOG; echo "test-sglang: not up after 600 s" >&2; exit 1; }
-grep "catalejo row" $LOG | grep -c " ok$" | sed 's/^/test-sglang: rows ok: /'
 
 failed=0
 "$CATALEJO_PYTHON" -m pytest -q -p no:cacheprovider tests/contract -k "url" "$@" || failed=1

@@ -26,7 +26,7 @@ async def chat_completions(request: Request) -> Response:
     services, context = services_of(request), context_of(request)
     chat: ChatService = services.chat
     require_json(request)
-    body = await read_body(request, chat.settings.max_body_bytes, chat.settings.drain_body_bytes)
+    body = await read_body(request, chat.settings)
     asked, size = await chat.read(body), len(body)
     del body
     style = chat.style(asked)

@@ -69,22 +69,25 @@ class ChatService:
 
     async def open(self, request: ChatRequest, body_bytes: int, context: RequestContext) -> Run:
         """2-6. Admission, prompt, media, routing, engine."""
-        plan = self.plan(request, large=body_bytes > self.settings.offload_prompt_bytes, tenant=context.tenant)
+        plan = self.plan(request, body_bytes, context.tenant)
         context.notes.update(model=self._names.served, stream=bool(request.stream), n=plan.n, media=len(plan.media))
         return await self._pipeline.open(plan, context)
 
     async def prompt_ids(self, request: ChatRequest, body_bytes: int, tenant: str) -> list[int]:
         """The prompt alone, one placeholder per media part."""
-        plan = self.plan(request, large=body_bytes > self.settings.offload_prompt_bytes, tenant=tenant)
-        return (await asyncio.to_thread(plan.render) if plan.large else plan.render()).ids
+        plan = self.plan(request, body_bytes, tenant)
+        return (await self._pipeline.text.run(plan.text_bytes, plan.render, plan.prompt_param)).ids
 
-    def plan(self, request: ChatRequest, *, large: bool, tenant: str) -> Plan:
+    def plan(self, request: ChatRequest, body_bytes: int, tenant: str) -> Plan:
         """Everything decided before anything is done. Raises ApiError."""
         from gateway.prompt import output_grammar
 
         self._check_limits(request)
         mapper = MessageMapper(request)
         tools = [t.model_dump(exclude_none=True) for t in request.tools or ()]
+        size = body_bytes - sum(len(part.url or "") for part in mapper.media)
+        self._pipeline.text.check(size, (mapper.messages, tools, request.chat_template_kwargs), "messages")
+        most_tokens = self._pipeline.context_length
         offered = [] if request.tool_choice == "none" else tools
         choice = request.tool_choice
         tool_choice = choice.model_dump() if isinstance(choice, NamedTool) else choice
@@ -102,6 +105,7 @@ class ChatService:
                 continue_final_message=continued,
                 template_kwargs=template_kwargs(request),
                 scope=tenant,
+                most_tokens=most_tokens,
             )
 
         def parser(rendered: RenderedPrompt) -> OutputParser:
@@ -134,7 +138,7 @@ class ChatService:
             logprobs=(request.top_logprobs or 0) if request.logprobs else None,
             priority=priority_of(request.priority, request.service_tier),
             session=request.prompt_cache_key or request.user or "",
-            large=large,
+            text_bytes=size,
         )
 
     def style(self, request: ChatRequest) -> ChunkStyle:

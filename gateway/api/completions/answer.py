@@ -53,6 +53,8 @@ class ChoiceWriter:
         rows: list[tuple[int, float | None, dict[str, float] | None]] = [(i, None, None) for i in echoed]
         for logprob, token, alternatives in self._rows:
             best = {texts.of(t)[0]: finite(p) for p, t in alternatives[:top]}
+            if token not in {t for _, t in alternatives[:top]}:
+                best.setdefault(texts.of(token)[0], finite(logprob))
             rows.append((token, finite(logprob), best if top else None))
         self._rows.clear()
         for token, logprob_or_none, best_or_none in rows:

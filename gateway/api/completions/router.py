@@ -32,7 +32,7 @@ async def completions(request: Request) -> Response:
     services, context = services_of(request), context_of(request)
     service = services.completions
     require_json(request)
-    body = await read_body(request, service.settings.max_body_bytes, service.settings.drain_body_bytes)
+    body = await read_body(request, service.settings)
     asked, size = await service.read(body), len(body)
     del body
     head = service.head(asked)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from gateway.api.body import parse
+from gateway.api.body import parse_off_loop
 from gateway.api.completions.answer import ChoiceWriter, Style
 from gateway.api.completions.protocol import CompletionRequest
 from gateway.api.context import RequestContext
@@ -54,12 +54,14 @@ class CompletionService:
         self._texts = TokenTexts(checkpoint)
 
     async def read(self, body: bytes) -> CompletionRequest:
-        large = len(body) > self.settings.offload_bytes
-        request = await asyncio.to_thread(parse, CompletionRequest, body) if large else parse(CompletionRequest, body)
+        request = await parse_off_loop(CompletionRequest, body, self.settings.offload_bytes)
         self._names.check(request.model)
         check_unknown(request, ROUTE, self.settings.strict_fields, self._metrics)
         if (request.n or 1) > self.settings.max_n:
             raise ApiError("invalid_value", f"'n': at most {self.settings.max_n} choices are allowed", param="n")
+        if (choices := len(request.prompts()) * (request.n or 1)) > self.settings.max_choices:
+            message = f"'prompt' times 'n' are {choices} choices; at most {self.settings.max_choices} are allowed"
+            raise ApiError("invalid_value", message, param="prompt")
         if request.stream_options is not None and not request.stream:
             raise ApiError("invalid_value", "'stream_options' needs 'stream': true", param="stream_options")
         return request
@@ -68,14 +70,15 @@ class CompletionService:
         self, request: CompletionRequest, body_bytes: int, context: RequestContext
     ) -> tuple[list[Run], list[ChoiceWriter]]:
         """Runs in the order of the prompts, and one writer per choice: choice = prompt * n + i."""
-        large = body_bytes > self.settings.offload_prompt_bytes
         prompts = request.prompts()
         several = len(prompts) > 1
+        if several:
+            self._pipeline.text.check_total(body_bytes, prompts, "prompt")
         all_ids = []
         for i, prompt in enumerate(prompts):
-            all_ids.append(await self._ids(prompt, f"prompt[{i}]" if several else "prompt", large))
+            all_ids.append(await self._ids(prompt, f"prompt[{i}]" if several else "prompt"))
         context.notes.update(model=self._names.served, stream=bool(request.stream), n=request.n or 1)
-        runs = await self._pipeline.open_all([self._plan(request, ids, large) for ids in all_ids], context)
+        runs = await self._pipeline.open_all([self._plan(request, ids) for ids in all_ids], context)
         style = Style(self._texts, request.logprobs, bool(request.echo))
         writers = [ChoiceWriter(style, ids) for ids in all_ids for _ in range(request.n or 1)]
         return runs, writers
@@ -88,10 +91,9 @@ class CompletionService:
             "model": request.model,
         }
 
-    async def _ids(self, prompt: str | list[int], param: str, large: bool) -> list[int]:
+    async def _ids(self, prompt: str | list[int], param: str) -> list[int]:
         if isinstance(prompt, str):
-            encode = self._checkpoint.encode_plain
-            ids = await asyncio.to_thread(encode, prompt) if large else encode(prompt)
+            ids = await self._pipeline.text.encode(prompt, "prompt")
             if not ids:
                 raise ApiError("invalid_value", f"'{param}' is empty: nothing to continue", param=param)
             return ids
@@ -104,7 +106,7 @@ class CompletionService:
             raise ApiError("invalid_value", f"'{param}' holds a media placeholder id without media", param=param)
         return prompt
 
-    def _plan(self, request: CompletionRequest, ids: list[int], large: bool) -> Plan:
+    def _plan(self, request: CompletionRequest, ids: list[int]) -> Plan:
         from gateway.parsing import OutputParser
         from gateway.prompt import RenderedPrompt, output_grammar
 
@@ -133,7 +135,6 @@ class CompletionService:
             logprobs=request.logprobs,
             priority=priority_of(request.priority, request.service_tier),
             session=request.user or "",
-            large=large,
         )
 
 

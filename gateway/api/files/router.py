@@ -120,9 +120,12 @@ class _Body:
         self.ended = False
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        async for piece in self._request.stream():
-            yield piece
-        self.ended = True
+        while not self.ended:
+            message = await self._request.receive()
+            if message["type"] == "http.disconnect":
+                raise ClientDisconnect
+            self.ended = not message.get("more_body", False)
+            yield message.get("body", b"")
 
 
 def _checked(form: Form) -> tuple[str, float | None]:

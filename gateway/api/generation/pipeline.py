@@ -21,12 +21,14 @@ from gateway.admission.admission import Admission, Permit
 from gateway.api.context import RequestContext
 from gateway.api.generation.plan import Plan
 from gateway.api.generation.run import MOVABLE, Run
+from gateway.api.generation.text import TextWork, context_exceeded
+from gateway.api.settings import ApiSettings
 from gateway.errors import ApiError
 from gateway.metrics import Metrics, child
 from gateway.routing.blocks import block_names
 from gateway.routing.router import Router
 from gateway.routing.worker import Worker
-from gateway.upstream.client import GenerationStream
+from gateway.upstream.client import EngineUnreachable, GenerationStream
 
 if TYPE_CHECKING:
     from gateway.media.service import MediaService
@@ -60,7 +62,7 @@ class Pipeline:
         *,
         model_name: str,
         context_length: int | None,
-        default_max_tokens: int | None,
+        api: ApiSettings,
         abort_wait_s: float,
         record_blocks: bool = False,
     ) -> None:
@@ -71,7 +73,8 @@ class Pipeline:
         self._metrics = metrics
         self._model_name = model_name
         self._context_length = context_length
-        self._default_max_tokens = default_max_tokens
+        self._default_max_tokens = api.default_max_tokens
+        self.text = TextWork(api, checkpoint, lambda: self.context_length)
         self._abort_wait_s = abort_wait_s
         self._record_blocks = record_blocks
 
@@ -117,7 +120,9 @@ class Pipeline:
         return runs
 
     async def _inputs(self, plan: Plan, context: RequestContext) -> _Inputs:
-        rendered = await self._timed("prompt", plan.large, plan.render)
+        began = perf_counter()
+        rendered = await self.text.run(plan.text_bytes, plan.render, plan.prompt_param)
+        child(self._metrics.steps, "prompt").observe(perf_counter() - began)
         began = perf_counter()
         media = await self._media.prepare(plan.media, tenant=context.tenant) if plan.media else []
         return _Inputs(rendered, media, perf_counter() - began)
@@ -183,11 +188,7 @@ class Pipeline:
     ) -> GenerateRequest:
         limit, prompt = self.context_length, len(ids)
         if prompt >= limit:
-            message = (
-                f"This model's maximum context length is {limit} tokens. However, your prompt has {prompt} tokens. "
-                "Shorten the prompt; at least one token must be left for the answer."
-            )
-            raise ApiError("context_length_exceeded", message, param=plan.prompt_param)
+            raise context_exceeded(limit, prompt, plan.prompt_param)
         wanted = plan.max_tokens or self._default_max_tokens or limit
         sampling = {**plan.sampling, "max_new_tokens": min(wanted, limit - prompt)}
         if sampling.get("min_new_tokens", 0) > sampling["max_new_tokens"]:
@@ -257,6 +258,8 @@ class Pipeline:
         except ApiError as e:
             if e.code in ("engine_unavailable", "engine_error", "engine_timeout"):
                 worker.failed()
+            if isinstance(e, EngineUnreachable) and e.refused:
+                self._router.gone(worker)
             raise
         worker.succeeded()
         worker.remember_media(request.items)

@@ -16,12 +16,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """render      gives the prompt; pure, may run in a thread when `large`
+    """render      gives the prompt; pure, may run in a thread
     parser         makes the output parser of one choice; called once per choice
     sampling       engine names; without max_new_tokens
     max_tokens     what the client asked for, or None
     grammar        what the answer must look like, once it is known whether the prompt ends inside thinking
     prompt_param   the field that over-long prompts are blamed on
+    text_bytes     how much there is to render, or a little more
     session        stable key of the conversation or user, for routing; "" when the client gave none
     """
 
@@ -36,6 +37,6 @@ class Plan:
     logprobs: int | None = None
     grammar: Callable[[RenderedPrompt], Grammar | None] = lambda rendered: None
     priority: int = 0
-    large: bool = False
+    text_bytes: int = 0
     session: str = ""
     notes: dict[str, Any] = field(default_factory=dict)

@@ -61,7 +61,7 @@ class GenerationRequest(Model):
     model: str = Field(min_length=1, max_length=512)
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    n: int | None = Field(default=None, ge=1, le=128)
+    n: int | None = Field(default=None, ge=1)
     max_tokens: int | None = Field(default=None, ge=1)
     min_tokens: int | None = Field(default=None, ge=0)
     temperature: float | None = Field(default=None, ge=0, le=2)

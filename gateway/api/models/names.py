@@ -18,7 +18,9 @@ class ModelNames:
 
     def check(self, name: str) -> None:
         if name not in self.names:
-            raise ApiError("model_not_found", f"The model '{name[:200]}' does not exist.", param="model")
+            served = ", ".join(self.names)
+            message = f"The model '{name[:200]}' does not exist. This server serves: {served}."
+            raise ApiError("model_not_found", message, param="model")
 
     def entry(self, name: str, context_length: int) -> dict[str, Any]:
         return {

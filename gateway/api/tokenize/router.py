@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import orjson
 from fastapi import APIRouter
 from starlette.requests import Request
@@ -23,8 +25,10 @@ router = APIRouter(route_class=RawRoute, tags=["tokens"])
 async def tokenize(request: Request) -> Response:
     services = services_of(request)
     require_json(request)
-    body = await read_body(request, services.settings.api.max_body_bytes, services.settings.api.drain_body_bytes)
-    work = services.tokenize.tokenize(body, context_of(request).tenant, conversation=_has_messages(body))
+    body = await read_body(request, services.settings.api)
+    large = len(body) > services.settings.api.offload_bytes
+    conversation = await asyncio.to_thread(_has_messages, body) if large else _has_messages(body)
+    work = services.tokenize.tokenize(body, context_of(request).tenant, conversation=conversation)
     return json_response(await while_connected(request.receive, work))
 
 
@@ -33,7 +37,7 @@ async def tokenize(request: Request) -> Response:
 async def detokenize(request: Request) -> Response:
     services = services_of(request)
     require_json(request)
-    body = await read_body(request, services.settings.api.max_body_bytes, services.settings.api.drain_body_bytes)
+    body = await read_body(request, services.settings.api)
     return json_response(await while_connected(request.receive, services.tokenize.detokenize(body)))
 
 

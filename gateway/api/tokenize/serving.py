@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from gateway.api.body import parse
+from gateway.api.body import parse_off_loop
 from gateway.api.chat.serving import ChatService
 from gateway.api.generation.logprobs import TokenTexts
 from gateway.api.generation.pipeline import Pipeline
@@ -34,10 +34,10 @@ class TokenizeService:
             ids = await self._chat.prompt_ids(request, len(body), tenant)
             want_texts = bool((request.model_extra or {}).get("return_token_strs"))
         else:
-            text = parse(TokenizeText, body)
+            text = await parse_off_loop(TokenizeText, body, self._chat.settings.offload_bytes)
             if text.model is not None:
                 self._names.check(text.model)
-            ids = await asyncio.to_thread(self._checkpoint.encode_plain, text.prompt)
+            ids = await self._pipeline.text.encode(text.prompt, "prompt")
             want_texts = bool(text.return_token_strs)
         out: dict[str, Any] = {"count": len(ids), "max_model_len": self._pipeline.context_length, "tokens": ids}
         if want_texts:
@@ -45,7 +45,7 @@ class TokenizeService:
         return out
 
     async def detokenize(self, body: bytes) -> dict[str, Any]:
-        request = parse(DetokenizeRequest, body)
+        request = await parse_off_loop(DetokenizeRequest, body, self._chat.settings.offload_bytes)
         if request.model is not None:
             self._names.check(request.model)
         added = set(self._checkpoint.added_tokens.values())

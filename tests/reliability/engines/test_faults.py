@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -181,3 +182,33 @@ async def test_storms_of_faults_leave_nothing_behind() -> None:
             while len(asyncio.all_tasks()) > tasks + 2 or len(os.listdir("/proc/self/fd")) > files + 4:
                 await asyncio.sleep(0.1)
                 gc.collect()
+
+
+async def test_a_refused_connection_is_seen_by_ready_at_once_and_healed_by_the_health_check() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    async with MockEngine(TINY, GOOD, port=port) as engine:
+        async with Stack(engines=[{"url": engine.url}], routing={"health_interval_s": 3600}) as stack:
+            assert (await stack.get("/ready")).status == 200
+            await engine.stop()
+            answer = await stack.chat("x")
+            assert (answer.status, answer.error["code"]) == (503, "engine_unavailable")
+            ready = await stack.get("/ready")
+            assert ready.status == 503 and set(ready.json["engines"].values()) == {"down"}
+            await engine.start()
+            async with asyncio.timeout(5):
+                while (await stack.get("/ready")).status != 200:
+                    await asyncio.sleep(0.01)
+            assert (await stack.chat("x")).status == 200
+
+
+async def test_an_engine_of_another_model_is_not_used_and_the_operator_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A gateway with one checkpoint in front of an engine with another used to blame its clients."""
+    async with MockEngine(TINY, GOOD, vocab_size=77) as engine:
+        with caplog.at_level("WARNING", logger="catalejo.routing"):
+            async with Stack(engines=[{"url": engine.url, "name": "a"}]) as stack:
+                assert (await stack.get("/ready")).status == 503
+                assert (await stack.chat("Hi")).error["code"] == "engine_unavailable"
+    assert any("another model: 77 vocabulary entries" in r.getMessage() for r in caplog.records)

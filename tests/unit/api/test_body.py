@@ -9,6 +9,7 @@ import pytest
 
 from gateway.api.body import parse, path_of, spell
 from gateway.api.chat.protocol import ChatRequest
+from gateway.api.completions.protocol import CompletionRequest
 from gateway.errors import ApiError
 
 
@@ -58,3 +59,29 @@ def test_messages_never_repeat_long_input() -> None:
     with pytest.raises(ApiError) as caught:
         parse(ChatRequest, orjson.dumps({"model": "m", "messages": "A" * 100_000}))
     assert len(caught.value.message) < 300
+
+
+FORMATS = "'text', 'json_object', 'json_schema'"
+
+
+@pytest.mark.parametrize(
+    ("model", "fields", "said"),
+    [
+        (ChatRequest, {"thinking": "x"}, "'thinking': input should be 'enabled', 'disabled' or 'adaptive', got \"x\""),
+        (ChatRequest, {"response_format": {}}, f"'response_format': 'type' is missing; it must be one of {FORMATS}"),
+        (ChatRequest, {"response_format": {"type": "yaml"}},
+         f"'response_format': 'type' is 'yaml'; it must be one of {FORMATS}"),
+        (ChatRequest, {"messages": [{"content": "x"}]}, "'messages[0]': 'role' is missing; it must be one of 'system', "
+         "'developer', 'root', 'user', 'assistant', 'tool'"),
+        (ChatRequest, {"messages": [{"role": "user", "content": [{}]}]}, "'messages[0].content[0]': 'type' is missing; it "
+         "must be one of 'text', 'image_url', 'video_url', 'image_file', 'video_file'"),
+        (CompletionRequest, {"prompt": ["a"] * 129}, "'prompt': at most 128 entries are allowed, got 129"),
+        (CompletionRequest, {"prompt": [[1]] * 129}, "'prompt': at most 128 entries are allowed, got 129"),
+        (ChatRequest, {"stop": ["a"] * 17}, "'stop': at most 16 entries are allowed, got 17"),
+    ],
+)  # fmt: skip
+def test_what_is_allowed_is_told(model: Any, fields: dict[str, Any], said: str) -> None:
+    base = {"model": "m", "messages": [USER]} if model is ChatRequest else {"model": "m"}
+    with pytest.raises(ApiError) as caught:
+        parse(model, orjson.dumps({**base, **fields}))
+    assert caught.value.message == said

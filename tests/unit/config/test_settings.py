@@ -44,6 +44,7 @@ def test_served_names(file: Path) -> None:
         ("port: 1\n", "model_path"),
         ("- 1\n", "mapping"),
         ("a: [", "not YAML"),
+        ("a: 2020-13-40\n", "not YAML"),
     ],
 )
 def test_mistakes_are_named(tmp_path: Path, text: str, named: str) -> None:
@@ -64,3 +65,11 @@ def test_keys_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = load(model_path="/m")
     assert "s3cret" not in repr(settings) and "sk-1" not in repr(settings)
     assert settings.engine_token is not None and settings.engine_token.get_secret_value() == "s3cret"
+
+
+@pytest.mark.parametrize("raw", [b"\xff\xfe\x00", "modèle: x".encode("latin-1")])
+def test_a_file_that_is_no_text_is_named(tmp_path: Path, raw: bytes) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_bytes(raw)
+    with pytest.raises(ConfigError, match=r"c\.yaml is not UTF-8 text"):
+        load(path)

@@ -103,5 +103,6 @@ def test_a_complete_text_ends_below_min_new_tokens():
     ids=lambda g: g.type,
 )
 def test_what_does_not_compile_is_refused(grammar):
-    with pytest.raises(BadGrammar, match=grammar.type):
+    with pytest.raises(BadGrammar, match=grammar.type) as caught:
         grammars().compile(grammar, frozenset({EOS}))
+    assert not re.search(r"\.cc|\.py|\d\d:\d\d:\d\d|\n$", str(caught.value)), "no place inside the compiler"

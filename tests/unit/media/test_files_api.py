@@ -23,6 +23,7 @@ from gateway.media.problems import MediaProblem
 from gateway.media.settings import FileSettings
 from tests.fixtures.media.png import png
 
+GIF = b"GIF89a"
 FORM_B = {"content-type": "multipart/form-data; boundary=b"}
 
 
@@ -52,8 +53,14 @@ async def running(clock: Clock | None = None, **changes: Any) -> AsyncIterator[t
 
 
 def form(data: bytes = b"", purpose: str | None = "vision", name: str = "shot.png", **more: str) -> dict[str, Any]:
+    """`data` after a GIF's first bytes, unless it is a picture itself."""
     fields = {} if purpose is None else {"purpose": purpose}
+    data = data if data.startswith(b"\x89PNG") else GIF + data
     return {"files": {"file": (name, data, "text/html")}, "data": fields | more}
+
+
+def raw_file(data: bytes) -> dict[str, Any]:
+    return {"files": {"file": ("shot.png", data, "image/png")}, "data": {"purpose": "vision"}}
 
 
 @pytest.fixture(params=["local", "folder", "memory://"])
@@ -91,7 +98,7 @@ async def test_another_tenants_file_does_not_exist() -> None:
         assert (await client.get("/v1/files", headers=other)).json()["data"] == []
         with pytest.raises(MediaProblem):
             await store.read("b", made["id"], 100)
-        assert await store.read("a", made["id"], 100) == b"x"
+        assert await store.read("a", made["id"], 100) == GIF + b"x"
 
 
 @pytest.mark.parametrize("file_id", ["..", "file-xyz", "../../etc/passwd", "file-" + "0" * 31, "file-" + "A" * 32])
@@ -125,6 +132,10 @@ async def test_files_expire_and_are_swept() -> None:
         ({"files": {"other": b"x"}, "data": {"purpose": "vision"}}, 400, "missing_required_parameter", "file"),
         ({"files": [("file", b"x"), ("file", b"y")], "data": {"purpose": "vision"}}, 400, "invalid_value", "file"),
         (form(b"x", **{"expires_after[seconds]": "soon"}), 400, "invalid_value", "expires_after[seconds]"),
+        (raw_file(b""), 400, "media_unsupported_format", "file"),
+        (raw_file(b"hello, I am text"), 400, "media_unsupported_format", "file"),
+        (raw_file(b"%PDF-1.7 "), 400, "media_unsupported_format", "file"),
+        (raw_file(b"<svg xmlns='http://www.w3.org/2000/svg'/>"), 400, "media_unsupported_format", "file"),
         (form(b"x", junk="y" * 5000), 400, "string_above_max_length", "junk"),
         (form(b"x" * 200_000), 400, "media_too_large", "file"),
         (form(b"x" * 500_000), 413, "request_too_large", "file"),

@@ -14,6 +14,8 @@ import pytest
 from engine.wire import item_hash
 from gateway.errors import ApiError
 from gateway.media.metrics import MediaMetrics
+from gateway.media.preproc import Options, look
+from gateway.media.problems import MediaProblem
 from gateway.media.service import MediaService
 from gateway.media.settings import MediaBudget, MediaSettings
 from gateway.media.types import MediaPart, PreparedMedia
@@ -163,6 +165,15 @@ async def test_a_page_instead_of_a_picture_is_named() -> None:
         error = await media.refused([part(f"{base}/a.png")])
         assert (error.status, error.code) == (400, "media_unsupported_format") and "text/html" in error.message
         assert HOST not in error.message
+
+
+@pytest.mark.parametrize("modality", ["image", "video"])
+@pytest.mark.parametrize("head", [b"%PDF-1.7", b"<svg xmlns='http://www.w3.org/2000/svg'></svg>", b"plain words"])
+def test_what_is_neither_is_told_what_is_taken(head: bytes, modality: str) -> None:
+    with pytest.raises(MediaProblem) as caught:
+        look(head, "image/png", Options(modality, "u8"), 1 << 20)
+    assert caught.value.code == "media_unsupported_format"
+    assert ("JPEG, PNG, WebP, GIF or BMP" if modality == "image" else "MP4, WebM") in caught.value.message
 
 
 async def test_wrong_declared_type_is_counted_and_the_magic_decides() -> None:
