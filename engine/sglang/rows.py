@@ -7,9 +7,10 @@ the process. Nothing here imports SGLang; the check is tested with fakes."""
 from __future__ import annotations
 
 import inspect
-import pkgutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
 from typing import Any, Literal
 
 Kind = Literal["around", "before", "after", "use"]
@@ -51,8 +52,21 @@ class Finding:
 
 
 def resolve(path: str) -> Any:
-    """The object at a dotted path; raises ImportError or AttributeError."""
-    return pkgutil.resolve_name(path)
+    """The object at a dotted path. Raises AttributeError when there is no such name, ImportError when a module on the way
+    cannot be imported, with that module's own complaint (pkgutil.resolve_name would hide it)."""
+    first, *rest = path.split(".")
+    found: Any = import_module(first)
+    so_far = first
+    for name in rest:
+        so_far += f".{name}"
+        if not hasattr(found, name) and isinstance(found, ModuleType):
+            try:
+                import_module(so_far)
+            except ModuleNotFoundError as error:
+                if error.name != so_far:
+                    raise
+        found = getattr(found, name)
+    return found
 
 
 def fault_of(row: Row, find: Callable[[str], Any] = resolve) -> str | None:

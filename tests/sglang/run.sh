@@ -60,7 +60,7 @@ export CATALEJO_CONTRACT_URL=http://127.0.0.1:$PORT CATALEJO_CONTRACT_TOKEN=cont
 export CATALEJO_CONTRACT_KEEP_ALIVE_S=0.2 CATALEJO_CONTRACT_MAX_BODY_BYTES=8388608
 export CATALEJO_KEEP_ALIVE_S=$CATALEJO_CONTRACT_KEEP_ALIVE_S CATALEJO_MAX_BODY_BYTES=$CATALEJO_CONTRACT_MAX_BODY_BYTES
 export CATALEJO_CONTRACT_MODEL=$PWD/engine/checkpoints/tiny PYTHONPATH=$PWD OMP_NUM_THREADS=1
-echo "test-sglang: $(server "$SGLANG_VENV/bin/python" -m tests.sglang.break_rows 2>/dev/null | tail -1)" | tee $OUT/rows.txt
+echo "test-sglang: $(server "$SGLANG_VENV/bin/python" -m tests.sglang.break_rows 2>&1 | tail -1)" | tee $OUT/rows.txt
 grep -q "each one missing or changed is refused" $OUT/rows.txt
 if BROKEN=$PWD/tests/sglang/broken: server timeout 300 "$SGLANG_VENV/bin/python" -m sglang.launch_server --model-path $OUT/tiny \
   --port "$PORT" "${FLAGS[@]}" >$OUT/broken.log 2>&1; then

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import pkgutil
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,7 +36,7 @@ class World:
 
     def find(self, path: str) -> Any:
         if path.startswith("engine."):
-            return rows.pkgutil.resolve_name(path)
+            return pkgutil.resolve_name(path)
         if path not in self.objects:
             raise AttributeError(f"no {path}")
         return self.objects[path]
@@ -134,7 +136,7 @@ def test_a_hook_overridden_by_another_plugin_is_refused(world: World) -> None:
 
 @pytest.mark.parametrize("row", HOOKED, ids=[r.name for r in HOOKED])
 def test_every_hook_exists(row: Row) -> None:
-    assert callable(rows.pkgutil.resolve_name(row.hook))
+    assert callable(rows.resolve(row.hook))
 
 
 def test_one_line_per_row(world: World, caplog: pytest.LogCaptureFixture) -> None:
@@ -171,6 +173,17 @@ def test_a_failing_row_ends_the_process_past_sglangs_own_net(world: World, monke
 
     with pytest.raises(SystemExit, match="refusing to serve"):
         like_sglang()
+
+
+def test_a_module_that_cannot_be_imported_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "half_a_host").mkdir()
+    (tmp_path / "half_a_host" / "__init__.py").touch()
+    (tmp_path / "half_a_host" / "server.py").write_text("import a_package_nobody_has\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    row = Row("half_a_host.server.run", "use", "server", (), "everything")
+    assert "a_package_nobody_has" in (rows.fault_of(row) or "")
+    missing = Row("half_a_host.client.run", "use", "server", (), "everything")
+    assert "client" in (rows.fault_of(missing) or "")
 
 
 def test_importing_the_plugin_imports_nothing_heavy() -> None:
