@@ -102,3 +102,19 @@ def test_curl_line_can_be_pasted() -> None:
     body = line.split(" -d ")[1]
     assert body[0] == body[-1] == "'" and "'" not in body[1:-1]
     assert json.loads(body[1:-1])["messages"][0]["content"][1]["image_url"]["url"].startswith("data:image/png;base64,")
+
+
+def test_a_config_file_that_is_no_text_is_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_bytes(b"\xff\xfe\x00")
+    result = run.invoke(app, ["gateway", "--config", str(file)])
+    assert result.exit_code == 2
+    assert "wrong configuration" in result.output and "not UTF-8" in result.output
+
+
+def test_rows_that_cannot_be_written_are_one_line(tmp_path: Path) -> None:
+    picture = tmp_path / "p.png"
+    picture.write_bytes(png(64, 64))
+    result = run.invoke(app, ["preprocess", str(picture), "--npz", str(tmp_path / "none" / "x.npz")])
+    assert result.exit_code == 2
+    assert "cannot be written" in result.output and "Traceback" not in result.output
