@@ -8,7 +8,7 @@ PORT ?= 8000
 PYTEST_WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test conformance fuzz-api check format locks clean
+.PHONY: help setup serve test conformance fuzz-api test-sglang test-deploy test-apiserver check format locks clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/; s/\$$\(PORT\)/$(PORT)/' | expand -t 18
@@ -28,6 +28,15 @@ conformance: setup ## real OpenAI clients against a real gateway; own virtual en
 
 fuzz-api: setup ## schemathesis over our OpenAPI: no 5xx (about a minute)
 	VENV=$(VENV) tests/conformance/fuzz.sh
+
+test-sglang: setup ## real SGLang on the CPU: contract suite, equality with the embedded engine (about 7 GB to install)
+	VENV=$(VENV) tests/sglang/run.sh
+
+test-deploy: setup ## the Helm chart with the real tools: lint, matrix, schemas, alerts (fetches helm and promtool)
+	VENV=$(VENV) tests/deploy/run.sh
+
+test-apiserver: setup ## the chart on a real kube-apiserver and etcd, built once (long)
+	VENV=$(VENV) tests/deploy/apiserver.sh
 
 check: setup ## format, lint and types
 	$(BIN)/ruff format --check .
