@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Real SGLang on the CPU with our plugin and the tiny M3 checkpoint (make test-sglang): the contract suite, then
-# tests/sglang/live against the same server. About 3 GB to install and 3 GB of memory.
+# tests/sglang/live against the same server. About 7 GB to install and 3 GB of memory.
 #
 # VENV / CATALEJO_PYTHON  the project's environment; it runs the tests
 # SGLANG_VENV             SGLang's own (default .venv-sglang), made from requirements/sglang.txt less cuda_only.txt
