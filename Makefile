@@ -55,4 +55,4 @@ locks: setup ## re-pin requirements/app.txt from pyproject.toml
 	  --no-emit-index-url --no-emit-find-links --no-header --no-annotate -o requirements/app.txt pyproject.toml
 
 clean: ## remove everything built here
-	rm -rf $(VENV) .venv-* tests/conformance/node/node_modules target .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) .venv-* .cache/deploy tests/conformance/node/node_modules target .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import sys
@@ -112,6 +113,10 @@ class ThreadPool:
 
 
 def _be_nice(nice: int) -> None:
-    """On Linux a thread has a niceness of its own; elsewhere this would be the whole process's, so nothing is done."""
+    """On Linux a thread has a niceness of its own; elsewhere this would be the whole process's, so nothing is done.
+
+    Never less nice than the process is already: that is not allowed, and a thread that fails to start breaks its pool."""
     if nice and sys.platform == "linux":
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)
+        thread = threading.get_native_id()
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, thread, max(nice, os.getpriority(os.PRIO_PROCESS, thread)))
