@@ -40,7 +40,7 @@ def catalejo(
 @app.command()
 def gateway(
     engine: Annotated[list[str] | None, typer.Option(help="Engine URL; may be repeated.")] = None,
-    model: ModelOption = None,
+    model: Annotated[Path | None, typer.Option(help="Checkpoint folder; needed here or in the configuration.")] = None,
     host: Annotated[str | None, typer.Option()] = None,
     port: Annotated[int | None, typer.Option(min=0, max=65535)] = None,
     model_name: Annotated[str | None, typer.Option(help="Served name; the checkpoint folder's when absent.")] = None,

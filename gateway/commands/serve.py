@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import logging
-import os
 import sys
 from pathlib import Path
 from typing import Any, Final
 
-from gateway.commands.paths import default_checkpoint
 from gateway.config import ConfigError, Settings, load
 
 log = logging.getLogger("catalejo.gateway")
@@ -26,8 +24,6 @@ def gateway(
     *,
     print_only: bool = False,
 ) -> int:
-    if model is None and config is None and "CATALEJO_MODEL_PATH" not in os.environ:
-        model = default_checkpoint()
     endpoints: list[dict[str, Any]] | None = [{"url": url} for url in engines] if engines else None
     try:
         settings = load(config, engines=endpoints, model_path=model, host=host, port=port, model_name=model_name)
