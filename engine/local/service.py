@@ -10,7 +10,8 @@ from collections import deque
 from pathlib import Path
 
 from engine import wire
-from engine.contract.errors import ContextTooLong, DuplicateRid, QueueFull, Refusal, ShuttingDown
+from engine.contract.checks import check_ids, verify_hashes
+from engine.contract.errors import DuplicateRid, QueueFull, ShuttingDown
 from engine.contract.media_store import MediaStore
 from engine.local.core import Core, Output
 from engine.local.grammar import GrammarCompiler
@@ -22,8 +23,6 @@ from engine.local.sampling import DEFAULT_MAX_NEW_TOKENS, Sampling
 from engine.local.sequence import Request
 
 log = logging.getLogger("catalejo.engine")
-HASH_IN_THREAD_BYTES = 1 << 20
-"""From this many bytes on, hashes are verified off the event loop."""
 
 
 class Stream:
@@ -93,9 +92,9 @@ class Service:
         The caller reads the stream and calls `finished` with it, whatever happens."""
         if self.draining:
             raise ShuttingDown("the engine is shutting down")
-        self._check_ids(asked)
+        check_ids(asked, self.core.max_context, self.model.text_config.vocab_size)
         wire.check_placeholders(asked, self.model.config.image_token_id, self.model.config.video_token_id)
-        await self._verify_hashes(asked.items)
+        await verify_hashes(asked.items)
         sampling = self._sampling(asked)
         constraint = None
         if asked.grammar is not None:
@@ -148,19 +147,6 @@ class Service:
         self._runner.clear_cache()
 
     # ---------------------------------------------------------------------------------------- checks
-    def _check_ids(self, asked: wire.GenerateRequest) -> None:
-        count, limit = len(asked.input_ids), self.core.max_context
-        if count >= limit:
-            raise ContextTooLong(
-                f"the prompt has {count} tokens; the context holds {limit}, at least one of them for the answer",
-                param="input_ids",
-            )
-        vocab = self.model.text_config.vocab_size
-        if int(asked.input_ids.max()) >= vocab:
-            raise Refusal(
-                f"input_ids has {int(asked.input_ids.max())}; the vocabulary has {vocab} entries", param="input_ids"
-            )
-
     def _sampling(self, asked: wire.GenerateRequest) -> Sampling:
         """`max_new_tokens` is clipped to what the context still holds; the answer then ends with `length`."""
         room = self.core.max_context - len(asked.input_ids)
@@ -170,16 +156,6 @@ class Service:
             return Sampling.of(fields, self.model.eos_ids, self.model.text_config.vocab_size)
         except ValueError as error:
             raise wire.BadSampling(str(error), param="sampling") from None
-
-    async def _verify_hashes(self, items: tuple[wire.Item, ...]) -> None:
-        def verify() -> None:
-            for item in items:
-                wire.verify_hash(item)
-
-        if sum(i.nbytes for i in items if i.data is not None) < HASH_IN_THREAD_BYTES:
-            verify()
-        else:
-            await asyncio.to_thread(verify)
 
     # ---------------------------------------------------------------------------------------- from the engine's thread
     def _hand_over(self, outputs: list[Output]) -> None:

@@ -16,13 +16,13 @@ from typing import Any, Protocol
 import numpy as np
 
 from engine import wire
-from engine.contract.errors import BadGrammar, ContextTooLong, DuplicateRid, QueueFull, Refusal
+from engine.contract.checks import check_ids, verify_hashes
+from engine.contract.errors import BadGrammar, DuplicateRid, QueueFull, Refusal
 from engine.contract.media_store import MediaStore
 from engine.sglang.streams import Choice, Stream, choice_rid
 
 log = logging.getLogger("catalejo.sglang")
 DEFAULT_MAX_NEW_TOKENS = 128
-HASH_IN_THREAD_BYTES = 1 << 20
 
 
 class Host(Protocol):
@@ -79,7 +79,7 @@ class Service:
         """Checks, pins and hands over; returns once the scheduler has the request. Raises wire.WireError or Refusal, and
         then nothing is left behind. The caller reads the stream and calls `finished`, whatever happens."""
         self._check(asked)
-        await self._verify_hashes(asked.items)
+        await verify_hashes(asked.items)
         sampling = self._sampling(asked)
         if asked.grammar is not None:
             await asyncio.to_thread(check_grammar, asked.grammar)
@@ -182,32 +182,12 @@ class Service:
 
     # ---------------------------------------------------------------------------------------- checks
     def _check(self, asked: wire.GenerateRequest) -> None:
-        count, limit = len(asked.input_ids), self.host.context_length
-        if count >= limit:
-            raise ContextTooLong(
-                f"the prompt has {count} tokens; the context holds {limit}, at least one of them for the answer",
-                param="input_ids",
-            )
-        largest = int(asked.input_ids.max())
-        if largest >= self.host.vocab_size:
-            raise Refusal(
-                f"input_ids has {largest}; the vocabulary has {self.host.vocab_size} entries", param="input_ids"
-            )
+        check_ids(asked, self.host.context_length, self.host.vocab_size)
         image, video = self.host.image_token_id, self.host.video_token_id
         if image is not None and video is not None:
             wire.check_placeholders(asked, image, video)
         elif asked.items:
             raise wire.BadItem("this model takes no pictures", param="items")
-
-    async def _verify_hashes(self, items: tuple[wire.Item, ...]) -> None:
-        def verify() -> None:
-            for item in items:
-                wire.verify_hash(item)
-
-        if sum(i.nbytes for i in items if i.data is not None) < HASH_IN_THREAD_BYTES:
-            verify()
-        else:
-            await asyncio.to_thread(verify)
 
     def _sampling(self, asked: wire.GenerateRequest) -> dict[str, Any]:
         """SGLang's sampling parameters. `max_new_tokens` is clipped to what the context holds."""
