@@ -1,4 +1,5 @@
-"""Runs one worker's share of the load on one event loop: sends when due, stamps, spools. No parsing, no waiting turns.
+"""Runs one worker's share of the load on one event loop: sends when due, stamps, spools. An answer is parsed
+here only when the session's next turn repeats it.
 
 Open loop: sessions start at drawn times whatever the server does. Closed loop: `concurrency` users, each starting its
 next request when the last one ended and its gap has passed. In both, a later turn of a session is due `gap_s` after the
@@ -186,7 +187,7 @@ class Executor:
         while turn is not None:
             exchange = await self._exchange(turn, request, due)
             ended = exchange.end / 1e9
-            if exchange.error or ended > self._start + self._load.total_s:
+            if exchange.error or session.over or ended > self._start + self._load.total_s:
                 break
             plan = self._plan(turn, due)
             session.answered(sample(plan, exchange, keep_text=True).text)

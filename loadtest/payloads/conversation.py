@@ -116,7 +116,7 @@ class Session:
         return "\n\n".join(part for part in parts if part)
 
     def next(self) -> Turn | None:
-        if self._done >= self._turns:
+        if self.over:
             return None
         new = self.scenario.new_tokens.draw_int(self._rng, 1)
         if self._done and self._tokens + new > self.scenario.max_context_tokens:
@@ -133,6 +133,11 @@ class Session:
         self._done += 1
         self._tokens += asked
         return turn
+
+    @property
+    def over(self) -> bool:
+        """Every turn has been given out; the last answer is nobody's history."""
+        return self._done >= self._turns
 
     def answered(self, text: str) -> None:
         self._messages.append({"role": "assistant", "content": text})
