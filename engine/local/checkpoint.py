@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,8 @@ def load(folder: Path, dtype: str, device: torch.device) -> M3:
     wanted: Any = {"float32": torch.float32, "bfloat16": torch.bfloat16}.get(dtype)
     if wanted is None:
         wanted = torch.float32 if device.type == "cpu" else "auto"
+    # sampling is the gateway's and ours: transformers' opinion of generation_config.json would only alarm a user
+    logging.getLogger("transformers.generation.configuration_utils").setLevel(logging.ERROR)
     try:
         model, info = M3.from_pretrained(
             folder,

@@ -129,6 +129,10 @@ def write(net: Net, tk_path: Path, out: Path, template: Path = HERE / "chat_temp
     GenerationConfig(
         do_sample=False, bos_token_id=t.bos_token_id, eos_token_id=t.eos_token_id, pad_token_id=t.pad_token_id
     ).save_pretrained(out)
+    generation = (
+        out / "generation_config.json"
+    )  # servers default to temperature 1 unless told; transformers refuses to save a 0
+    generation.write_text(json.dumps({**json.loads(generation.read_text()), "temperature": 0.0}, indent=2) + "\n")
     hf = PreTrainedTokenizerFast(
         tokenizer_object=tk,
         bos_token="]~b]",  # noqa: S106

@@ -11,6 +11,7 @@ from tokenizers import Tokenizer
 from engine.checkpoints.demo import export
 from engine.checkpoints.demo.sizes import SIZES
 from engine.checkpoints.demo.tokenizer import SPECIAL, TEXTUAL
+from gateway.api.generation.sampling import generation_defaults
 
 HERE = Path(export.__file__).parent
 MODEL = HERE / "model"
@@ -29,6 +30,11 @@ def test_the_index_names_exactly_the_tensors_the_maker_writes() -> None:
 
     index = json.loads((MODEL / "model.safetensors.index.json").read_text())
     assert set(index["weight_map"]) == set(export.released(Net(SIZES)))
+
+
+def test_an_answer_is_greedy_unless_a_client_asks_otherwise() -> None:
+    """The quick start must not draw its answer by lot: at OpenAI's default temperature of 1 it was wrong now and then."""
+    assert generation_defaults(MODEL) == {"temperature": 0.0}
 
 
 def test_template_is_the_makers() -> None:
