@@ -73,6 +73,10 @@ class Metrics:
         self.overhead = histogram("gateway_overhead_seconds", "Arrival to engine request sent, media excluded", _FAST)
         self.steps = histogram("step_seconds", "Time in one step of a request", _FAST, "step")
 
+        self.model_fallbacks = counter(
+            "model_fallbacks_total", "Requests another model served", _MODEL, "gen_ai_response_model"
+        )
+
         # Admission
         self.queue_depth = gauge("admission_queue_depth", "Requests waiting for a place")
         self.queue_seconds = histogram("admission_queue_seconds", "Wait for a place", _TTFT)

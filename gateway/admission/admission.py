@@ -15,6 +15,7 @@ from time import monotonic
 from gateway.admission.gate import Gate, GateFull
 from gateway.admission.keys import KeyRing
 from gateway.admission.limits import Bucket
+from gateway.admission.model_places import ModelPlace, ModelPlaces
 from gateway.admission.settings import AdmissionSettings, Limits
 from gateway.errors import ApiError
 from gateway.metrics import Metrics
@@ -33,10 +34,33 @@ class _Account:
 class Permit:
     """A place held, and the account it is charged to."""
 
-    def __init__(self, account: _Account, refused: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        account: _Account,
+        refused: Callable[[str], None],
+        models: ModelPlaces,
+        tenant: str,
+        model_place: ModelPlace,
+    ) -> None:
         self._account = account
         self._refused = refused
+        self._models = models
+        self._tenant = tenant
+        self._model_place = model_place
         self.priority = account.priority
+
+    def move(self, model: str) -> bool:
+        """Changes the place at one model for one at another, unless that one is full. Never waits: it holds a place of
+        the gateway, which those in front of it may be waiting for."""
+        place = self._models.take(model, self._tenant)
+        if place is None:
+            return False
+        self._model_place.leave()
+        self._model_place = place
+        return True
+
+    def leave(self) -> None:
+        self._model_place.leave()
 
     def charge(self, prompt_tokens: int) -> None:
         """Raises ApiError("rate_limit_exceeded") when the tenant's tokens per minute do not allow the prompt."""
@@ -69,6 +93,7 @@ class Admission:
         self._keys = KeyRing(settings)
         self._accounts = {name: _Account(limits, p, clock) for name, (limits, p) in self._keys.tenants.items()}
         self._gate = Gate(settings.max_in_flight, settings.max_queue)
+        self.models = ModelPlaces()
 
     def authenticate(self, headers: Mapping[str, str]) -> str:
         """The tenant's name. Raises ApiError("invalid_api_key")."""
@@ -86,30 +111,37 @@ class Admission:
             raise _limited("requests", account.requests, wait)
 
     @asynccontextmanager
-    async def acquire(self, tenant: str) -> AsyncIterator[Permit]:
-        """A place for a generation. Raises ApiError: queue_full, or overloaded after queue_timeout_s."""
+    async def acquire(self, tenant: str, model: str = "") -> AsyncIterator[Permit]:
+        """A place for a generation by `model`. Raises ApiError: queue_full, or overloaded after queue_timeout_s."""
         account = self._accounts[tenant]
-        await self._enter(tenant, account)
+        model_place = await self._enter(tenant, account, model)
         self._metrics.admitted.set(self._gate.in_flight)
+        permit = Permit(account, self._count, self.models, tenant, model_place)
         try:
-            yield Permit(account, self._count)
+            yield permit
         finally:
+            permit.leave()
             self._gate.leave(tenant)
             self._metrics.admitted.set(self._gate.in_flight)
             self._metrics.queue_depth.set(self._gate.waiting)
 
-    async def _enter(self, tenant: str, account: _Account) -> None:
+    async def _enter(self, tenant: str, account: _Account, model: str) -> ModelPlace:
         began = monotonic()
         limits = account.limits
         try:
             async with asyncio.timeout(self._settings.queue_timeout_s):
-                await self._gate.enter(
-                    tenant,
-                    priority=account.priority,
-                    limit=limits.max_in_flight,
-                    max_queue=limits.max_queue,
-                    on_wait=self._metrics.queue_depth.set,
-                )
+                model_place = await self.models.enter(model, tenant, account.priority)
+                try:
+                    await self._gate.enter(
+                        tenant,
+                        priority=account.priority,
+                        limit=limits.max_in_flight,
+                        max_queue=limits.max_queue,
+                        on_wait=self._metrics.queue_depth.set,
+                    )
+                except BaseException:
+                    model_place.leave()
+                    raise
         except GateFull as full:
             self._count("queue_full")
             whose = "of yours are" if full.whose == "tenant" else "are"
@@ -121,6 +153,7 @@ class Admission:
         finally:
             self._metrics.queue_depth.set(self._gate.waiting)
         self._metrics.queue_seconds.observe(monotonic() - began)
+        return model_place
 
     def _count(self, reason: str) -> None:
         self._metrics.refused.labels(reason).inc()

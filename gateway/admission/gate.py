@@ -46,6 +46,16 @@ class Gate:
         return self._total
 
     @property
+    def full(self) -> bool:
+        """Whoever comes now would wait."""
+        return self._total >= self._places or bool(self._waiting)
+
+    def resize(self, places: int, max_queue: int) -> None:
+        """Those inside stay, also when they are more than `places` now; those who wait stay in line."""
+        self._places, self._max_queue = places, max_queue
+        self._grant()
+
+    @property
     def waiting(self) -> int:
         return len(self._waiting)
 
@@ -81,6 +91,13 @@ class Gate:
             if waiter.granted.done() and not waiter.granted.cancelled():
                 self.leave(tenant)  # the place came in the same moment as the cancellation
             raise
+
+    def try_enter(self, tenant: str) -> bool:
+        """Takes a place if one is free and nobody waits."""
+        if self.full:
+            return False
+        self._hold(tenant)
+        return True
 
     def leave(self, tenant: str) -> None:
         self._running[tenant] -= 1

@@ -51,9 +51,10 @@ def serve(settings: Settings) -> int:
     from gateway.http_protocol import protocol
     from gateway.observability.logging import configure
 
-    if problem := check_checkpoint(settings.model_path):
-        print(f"catalejo: {problem}", file=sys.stderr)  # noqa: T201
-        return 2
+    for model in settings.served:
+        if problem := check_checkpoint(model.model_path):
+            print(f"catalejo: {model.served_name}: {problem}", file=sys.stderr)  # noqa: T201
+            return 2
     configure(settings.observability)
     sys.setswitchinterval(THREAD_SWITCH_S)
     config = uvicorn.Config(
@@ -71,14 +72,10 @@ def serve(settings: Settings) -> int:
         timeout_graceful_shutdown=int(settings.shutdown_grace_s) or None,
         backlog=4096,
     )
-    engines = ", ".join(e.url for e in settings.engines) or "none configured"
-    log.info(
-        "gateway for %s listens on %s port %d; engines: %s",
-        settings.served_model,
-        settings.host,
-        settings.port,
-        engines,
-    )
+    log.info("gateway listens on %s port %d", settings.host, settings.port)
+    for model in settings.served:
+        urls = ", ".join(e.url for e in model.engines) or "none configured"
+        log.info("serves %s; engines: %s", ", ".join(model.names), urls)
     server = uvicorn.Server(config)
     try:
         server.run()
