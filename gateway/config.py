@@ -73,7 +73,7 @@ class Settings(BaseSettings):
     )
     models: list[ModelSettings] = Field(
         default_factory=list,
-        description="Several models. model_path, model_name, model_aliases, context_length and engines are the short form of one entry; one form at a time.",
+        description="Several models; `model_path` and the fields up to `engines` are the short form of one entry.",
     )
     routes: list[RouteSettings] = Field(
         default_factory=list, description="Names that are split over models by weight, or fall back to others."
