@@ -82,6 +82,9 @@ class Metrics:
         # Routing and upstream; `worker` is a configured engine name
         self.worker_up = gauge("worker_up", "1 when the engine answers its health check", "worker")
         self.worker_in_flight = gauge("in_flight_requests", "Requests running on the engine from here", "worker")
+        self.worker_draining = gauge(
+            "worker_draining", "1 while the engine gets no new requests by admin call", "worker"
+        )
         self.worker_breaker = gauge("worker_breaker_open", "1 while the circuit breaker is open", "worker")
         self.routing_decisions = counter("routing_decisions_total", "Why a worker was picked", "policy", "reason")
         self.upstream_requests = counter("upstream_requests_total", "Engine requests by status", "worker", "status")
@@ -92,6 +95,14 @@ class Metrics:
 
         # Media: the list is in gateway/media/metrics.py
         self.media = MediaMetrics(r)
+
+    def forget_worker(self, name: str) -> None:
+        """Drops every series of an engine that is gone, so that engines that come and go leave nothing behind."""
+        for metric in vars(self).values():
+            labels = getattr(metric, "_labelnames", ())
+            if "worker" in labels:
+                metric.remove_by_labels({"worker": name})
+        _child.cache_clear()  # a remembered child of a dropped series would count for nobody
 
     def render(self) -> bytes:
         return generate_latest(self.registry)

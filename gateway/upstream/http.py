@@ -232,6 +232,7 @@ class HttpPool:
         self._idle_s = idle_s
         self._idle: list[tuple[float, _Connection]] = []
         self._reaper: asyncio.TimerHandle | None = None
+        self._closed = False
 
     async def post(
         self,
@@ -264,7 +265,7 @@ class HttpPool:
         return Answer(self, connection, silence_s)
 
     def give(self, connection: _Connection) -> None:
-        if not connection.keep or connection.closed or connection.error is not None:
+        if self._closed or not connection.keep or connection.closed or connection.error is not None:
             connection.cut()
             return
         self._idle.append((connection.loop.time(), connection))
@@ -272,6 +273,8 @@ class HttpPool:
             self._reaper = connection.loop.call_later(self._idle_s, self._reap)
 
     def close(self) -> None:
+        """Drops idle connections now and busy ones when their answers end."""
+        self._closed = True
         if self._reaper is not None:
             self._reaper.cancel()
             self._reaper = None
