@@ -25,6 +25,7 @@ from gateway.api.settings import ApiSettings
 from gateway.media.settings import MediaSettings
 from gateway.observability.settings import ObservabilitySettings
 from gateway.prompt.settings import PromptSettings
+from gateway.routing.discovery.settings import DiscoverySettings
 from gateway.routing.settings import EngineEndpoint, RoutingSettings
 from gateway.upstream.settings import UpstreamSettings
 
@@ -56,6 +57,7 @@ class Settings(BaseSettings):
     )
     context_length: int | None = Field(default=None, ge=1, description="None: the engine's or the checkpoint's own.")
     engines: list[EngineEndpoint] = Field(default_factory=list)
+    discovery: DiscoverySettings = Field(default_factory=DiscoverySettings)
     engine_token: SecretStr | None = None
     cors_origins: list[str] = Field(default_factory=list)
     shutdown_grace_s: float = Field(default=30.0, ge=0)

@@ -86,6 +86,7 @@ class Metrics:
             "worker_draining", "1 while the engine gets no new requests by admin call", "worker"
         )
         self.worker_breaker = gauge("worker_breaker_open", "1 while the circuit breaker is open", "worker")
+        self.discovery_failures = counter("discovery_failures_total", "Failed looks for engines", "source")
         self.routing_decisions = counter("routing_decisions_total", "Why a worker was picked", "policy", "reason")
         self.upstream_requests = counter("upstream_requests_total", "Engine requests by status", "worker", "status")
         self.upstream_retries = counter("upstream_retries_total", "Engine requests sent again", "worker", "reason")

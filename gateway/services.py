@@ -68,7 +68,15 @@ async def start(settings: Settings, metrics: Metrics, admission: Admission) -> S
     builder = PromptBuilder(checkpoint, settings.prompt)
     names = ModelNames(settings.model_names, int(time()))
     token = settings.engine_token.get_secret_value() if settings.engine_token else None
-    router = Router(settings.engines, token, settings.routing, settings.upstream, metrics, checkpoint.vocab_size)
+    router = Router(
+        settings.engines,
+        token,
+        settings.routing,
+        settings.upstream,
+        metrics,
+        checkpoint.vocab_size,
+        settings.discovery,
+    )
     media = MediaService(settings.media, metrics.media)
     pipeline = Pipeline(
         checkpoint,

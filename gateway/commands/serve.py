@@ -71,13 +71,15 @@ def serve(settings: Settings) -> int:
         timeout_graceful_shutdown=int(settings.shutdown_grace_s) or None,
         backlog=4096,
     )
-    engines = ", ".join(e.url for e in settings.engines) or "none configured"
+    engines = ", ".join(e.url for e in settings.engines)
+    if settings.discovery.source != "static":
+        engines = ", ".join(filter(None, (engines, f"those of discovery ({settings.discovery.source})")))
     log.info(
         "gateway for %s listens on %s port %d; engines: %s",
         settings.served_model,
         settings.host,
         settings.port,
-        engines,
+        engines or "none configured",
     )
     server = uvicorn.Server(config)
     try:

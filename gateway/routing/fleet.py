@@ -30,7 +30,7 @@ class Fleet:
     def set(self, endpoints: Sequence[EngineEndpoint]) -> None:
         """Makes the fleet that of `endpoints`, in their order.
 
-        Raises ValueError when two endpoints have one name; the fleet is then as it was."""
+        Raises ValueError when two endpoints have one name, and what `make` raises; the fleet is then as it was."""
         given = [e.name for e in endpoints if e.name]
         if len(given) != len(set(given)):
             raise ValueError("engines: names must differ")
@@ -44,17 +44,18 @@ class Fleet:
                 pool.remove(worker)
             chosen.append(worker)
         names = _names(endpoints, [w.name if w else None for w in chosen], {w.name for w in pool})
-        # Old ones fall silent before new ones come: a new one may have an old one's name.
+        workers = [
+            kept or self._make(name, endpoint) for name, endpoint, kept in zip(names, endpoints, chosen, strict=True)
+        ]
+        # A new one may have an old one's name.
         for worker in pool:
             if worker.name in names and not worker.silent:
                 worker.silence()
                 self._lost(worker.name)
         self._leaving = pool
-        self.workers = []
-        for name, endpoint, kept in zip(names, endpoints, chosen, strict=True):
-            if kept is not None:
-                kept.speak()
-            self.workers.append(kept or self._make(name, endpoint))
+        for worker in workers:
+            worker.speak()
+        self.workers = workers
         added = [w.name for w in self.workers if w not in before]
         gone = [w.name for w in before if w not in self.workers]
         if added or gone:

@@ -5,6 +5,7 @@ Not here: what a worker is (worker.py), how a policy decides (policies/), the HT
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from typing import Final
@@ -18,13 +19,16 @@ from gateway.errors import ApiError
 from gateway.media.residency import Residency
 from gateway.metrics import Metrics
 from gateway.routing.blocks import block_names
+from gateway.routing.discovery import DiscoverySettings, make_source
 from gateway.routing.fleet import Fleet
 from gateway.routing.policies import Choice, Policy, RouteRequest, make_policy
 from gateway.routing.settings import EngineEndpoint, RoutingSettings
 from gateway.routing.worker import Worker
 from gateway.upstream.client import EngineClient, EngineStatus
-from gateway.upstream.settings import UpstreamSettings
+from gateway.upstream.settings import EngineTls, UpstreamSettings
+from gateway.upstream.tls import TlsContexts
 
+log = logging.getLogger("catalejo.routing")
 STARTING_INTERVAL_S: Final = 0.25
 """How often engines are asked while none is up: a gateway should be ready as soon as its first engine is."""
 
@@ -38,8 +42,10 @@ class Router:
         upstream: UpstreamSettings,
         metrics: Metrics,
         vocab_size: int | None = None,
+        discovery: DiscoverySettings | None = None,
     ) -> None:
-        """`vocab_size`: of the checkpoint prompts are made with; an engine that tells another one is not used."""
+        """`vocab_size`: of the checkpoint prompts are made with; an engine that tells another one is not used. `discovery`:
+        where engines are found besides `endpoints`; raises ValueError when it cannot work here."""
         self._vocab_size = vocab_size
         self._default_token = default_token
         self._settings = settings
@@ -52,6 +58,11 @@ class Router:
         """Set: an engine may be gone or new, do not wait for the next round of checks."""
         self._health: asyncio.Task[None] | None = None
         self._endpoints: Sequence[EngineEndpoint] = endpoints
+        self._found: Sequence[EngineEndpoint] = ()
+        self._max_engines = discovery.max_engines if discovery else 0
+        self._source = make_source(discovery, metrics) if discovery else None
+        self._discovery: asyncio.Task[None] | None = None
+        self._tls = TlsContexts()
         self._fleet = Fleet(self._make, self._forget, metrics)
 
     @property
@@ -64,30 +75,39 @@ class Router:
         return self._fleet.leaving
 
     async def start(self) -> None:
+        """Raises ValueError for TLS files that cannot be used."""
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=self._upstream.pool_idle_s)
         self._session = aiohttp.ClientSession(connector=connector, auto_decompress=False, read_bufsize=1 << 18)
-        self._fleet.set(self._endpoints)
+        try:
+            if self._upstream.tls != EngineTls():
+                self._tls.get(self._upstream.tls)  # wrong files stop the start, also when no engine is known yet
+            self._fleet.set(self._endpoints)
+        except ValueError:
+            await self._session.close()
+            raise
         await self._check_all()
         self._health = asyncio.create_task(self._watch(), name="engine health")
+        if self._source is not None:
+            self._discovery = asyncio.create_task(self._source.run(self._discovered), name="engine discovery")
 
     async def close(self) -> None:
-        if self._health is not None:
-            self._health.cancel()
-            await asyncio.gather(self._health, return_exceptions=True)
+        for task in (self._discovery, self._health):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
         self._fleet.close()
         if self._session is not None:
             await self._session.close()
 
     def set_engines(self, endpoints: Sequence[EngineEndpoint]) -> None:
-        """From now on these are the engines. A worker whose endpoint is unchanged stays as it is; a new one is asked for its
-        health at once; one that is gone gets no new requests and finishes what runs there.
+        """From now on these are the engines, besides those that discovery finds. A worker whose endpoint is unchanged stays as it
+        is; a new one is asked for its health at once; one that is gone gets no new requests and finishes what runs there.
 
-        Raises ValueError when two have one name; nothing has changed then."""
-        if self._session is None:
-            self._endpoints = endpoints
-        else:
-            self._fleet.set(endpoints)
+        Raises ValueError when two have one name or their TLS files cannot be used; nothing has changed then."""
+        if self._session is not None:
+            self._fleet.set([*endpoints, *self._besides(endpoints)])
             self._look.set()
+        self._endpoints = endpoints
 
     def drain(self, name: str, draining: bool) -> bool:
         """No new requests for the engine of that name, or again some. False when there is none of that name."""
@@ -97,10 +117,30 @@ class Router:
         worker.drain(draining)
         return True
 
+    def _discovered(self, found: Sequence[EngineEndpoint]) -> None:
+        if len(found) > self._max_engines:
+            log.error("%d engines found, the first %d are used (discovery.max_engines)", len(found), self._max_engines)
+        before, self._found = self._found, found[: self._max_engines]
+        try:
+            self.set_engines(self._endpoints)
+        except ValueError as e:
+            log.error("the engines that were found cannot be used: %s", e)
+            self._found = before
+
+    def _besides(self, configured: Sequence[EngineEndpoint]) -> list[EngineEndpoint]:
+        """What was found and is not configured under the same name or address already."""
+        names, urls = {e.name for e in configured if e.name}, {e.url for e in configured}
+        return [e for e in self._found if e.name not in names and e.url not in urls]
+
     def _make(self, name: str, endpoint: EngineEndpoint) -> Worker:
         assert self._session is not None
         token = endpoint.token.get_secret_value() if endpoint.token else self._default_token
-        client = EngineClient(name, endpoint.url, token, self._session, self._upstream, self._metrics)
+        tls = endpoint.tls or self._upstream.tls
+        name_in_certificate = tls.server_name or endpoint.server_name
+        secure = self._tls.get(tls) if endpoint.url.startswith("https:") else None
+        client = EngineClient(
+            name, endpoint.url, token, self._session, self._upstream, self._metrics, secure, name_in_certificate
+        )
         return Worker(endpoint, client, self._settings, self._metrics, self._rows)
 
     def _forget(self, name: str) -> None:
@@ -164,6 +204,7 @@ class Router:
                     await self._look.wait()
             self._look.clear()
             self._fleet.sweep()
+            self._tls.refresh()
             await self._check_all()
 
     async def _check_all(self) -> None:

@@ -220,14 +220,25 @@ class Answer:
 class HttpPool:
     """Connections to one origin. No limit on their number; idle ones are dropped after `idle_s`."""
 
-    def __init__(self, url: str, *, connect_timeout_s: float, idle_s: float) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        connect_timeout_s: float,
+        idle_s: float,
+        tls: ssl.SSLContext | None = None,
+        server_name: str | None = None,
+    ) -> None:
+        """`tls`: for https, the system's trust when None; `server_name`: the name its certificate must carry, the URL's host
+        when None."""
         parts = urlsplit(url)
-        tls = parts.scheme == "https"
+        secure = parts.scheme == "https"
         self.path = parts.path.rstrip("/")
         self._host = parts.hostname or ""
-        self._port = parts.port or (443 if tls else 80)
+        self._port = parts.port or (443 if secure else 80)
         self._authority = parts.netloc.rpartition("@")[2]
-        self._tls = ssl.create_default_context() if tls else None
+        self._tls = (tls or ssl.create_default_context()) if secure else None
+        self._server_name = server_name or self._host
         self._connect_timeout_s = connect_timeout_s
         self._idle_s = idle_s
         self._idle: list[tuple[float, _Connection]] = []
@@ -307,7 +318,7 @@ class HttpPool:
 
     async def _connect(self) -> _Connection:
         loop = asyncio.get_running_loop()
-        extra: dict[str, Any] = {"ssl": self._tls, "server_hostname": self._host} if self._tls else {}
+        extra: dict[str, Any] = {"ssl": self._tls, "server_hostname": self._server_name} if self._tls else {}
         async with asyncio.timeout(self._connect_timeout_s):
             _, connection = await loop.create_connection(lambda: _Connection(loop), self._host, self._port, **extra)
         return connection
