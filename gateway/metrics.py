@@ -78,6 +78,8 @@ class Metrics:
         self.queue_seconds = histogram("admission_queue_seconds", "Wait for a place", _TTFT)
         self.admitted = gauge("admission_in_flight", "Places held")
         self.refused = counter("admission_refused_total", "Requests refused at admission", "reason")
+        self.redis_up = gauge("admission_redis_up", "1 while the limits of all replicas are shared through Redis")
+        self.redis_failures = counter("admission_redis_failures_total", "Questions to Redis without an answer in time")
 
         # Routing and upstream; `worker` is a configured engine name
         self.worker_up = gauge("worker_up", "1 when the engine answers its health check", "worker")

@@ -94,7 +94,7 @@ class Pipeline:
         """All are open, or none. One place in admission for all of them; the last to close gives it back."""
         # Media come before the place: slow servers of pictures must not hold places that text could use. The media room
         # bounds that phase itself. Text is refused by a full queue before any work.
-        self._admission.admit(context.tenant)
+        await self._admission.admit(context.tenant, sum(len(plan.media) for plan in plans))
         early = [await self._inputs(plan, context) if plan.media else None for plan in plans]
         place = AsyncExitStack()
         runs: list[Run] = []
@@ -138,7 +138,7 @@ class Pipeline:
             tried: set[str] = set()
             parsers = [plan.parser(rendered) for _ in range(plan.n)]
             self._metrics.overhead.observe(perf_counter() - context.began - inputs.media_s)
-            permit.charge(len(ids))
+            await permit.charge(len(ids))
             try:
                 stream = await self._send(request, plan.session, tried)
             except BaseException:
