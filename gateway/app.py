@@ -39,13 +39,14 @@ def create_app(settings: Settings) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        services = await start(settings, metrics, admission)
-        app.state.services = services
-        try:
-            async with watch_loop(metrics):
-                yield
-        finally:
-            await services.close()
+        async with admission:
+            services = await start(settings, metrics, admission)
+            app.state.services = services
+            try:
+                async with watch_loop(metrics):
+                    yield
+            finally:
+                await services.close()
 
     app = _Application(title="Catalejo", version=version(), lifespan=lifespan, docs_url=None, redoc_url=None)
     install_error_handlers(app)
@@ -80,7 +81,7 @@ def _layers(settings: Settings, metrics: Metrics, admission: Admission) -> list[
             "expose_headers": ["x-request-id", "retry-after"],
         }
         layers.append((CORSMiddleware, cors))
-    layers.append((Authentication, {"admission": admission}))
+    layers.append((Authentication, {"admission": admission, "protect_metrics": settings.admission.protect_metrics}))
     return layers
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import yaml
 from pydantic import Field, SecretStr, ValidationError, model_validator
@@ -28,10 +29,11 @@ from gateway.api.settings import ApiSettings
 from gateway.media.settings import MediaSettings
 from gateway.observability.settings import ObservabilitySettings
 from gateway.prompt.settings import PromptSettings
+from gateway.routing.discovery.settings import DiscoverySettings
 from gateway.routing.settings import EngineEndpoint, RoutingSettings
 from gateway.upstream.settings import UpstreamSettings
 
-SHORT_FORM: Final = ("model_path", "model_name", "model_aliases", "context_length", "engines")
+SHORT_FORM: Final = ("model_path", "model_name", "model_aliases", "context_length", "engines", "discovery")
 
 
 class ConfigError(ValueError):
@@ -68,12 +70,15 @@ class Settings(BaseSettings):
         description="Most tokens of prompt and answer; absent: the engines' or the checkpoint's own.",
     )
     engines: list[EngineEndpoint] = Field(default_factory=list, description="Engines that run the model.")
+    discovery: DiscoverySettings = Field(
+        default_factory=DiscoverySettings, description="Where more engines of the model are found."
+    )
     engine_token: SecretStr | None = Field(
         default=None, description="Bearer token for engines that name none, of every model."
     )
     models: list[ModelSettings] = Field(
         default_factory=list,
-        description="Several models; `model_path` and the fields up to `engines` are the short form of one entry.",
+        description="Several models; `model_path` and the fields up to `discovery` are the short form of one entry.",
     )
     routes: list[RouteSettings] = Field(
         default_factory=list, description="Names that are split over models by weight, or fall back to others."
@@ -127,6 +132,7 @@ class Settings(BaseSettings):
                 model_path=self.model_path,
                 context_length=self.context_length,
                 engines=self.engines,
+                discovery=self.discovery,
                 engine_token=self.engine_token,
                 routing=self.routing,
             )
@@ -137,8 +143,7 @@ class Settings(BaseSettings):
         engines = model.engines
         if len(self.models) > 1:
             engines = [
-                e if e.name else e.model_copy(update={"name": f"{model.served_name}/engine-{i}"})
-                for i, e in enumerate(engines)
+                e if e.name else e.model_copy(update={"name": f"{model.served_name}/{_place(e.url)}"}) for e in engines
             ]
         return model.model_copy(
             update={
@@ -153,6 +158,12 @@ class Settings(BaseSettings):
         """Every name a client may ask for: routes first, then models."""
         names = [*(r.names for r in self.routes), *(m.names for m in self.served)]
         return tuple(name for one in names for name in one)
+
+
+def _place(url: str) -> str:
+    """What names an engine that has no name: unlike its place in the list it stays when others come and go."""
+    parts = urlsplit(url)
+    return parts.netloc.rpartition("@")[2] + parts.path.rstrip("/")
 
 
 def load(config_file: str | Path | None = None, **overrides: Any) -> Settings:

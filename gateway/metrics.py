@@ -82,11 +82,17 @@ class Metrics:
         self.queue_seconds = histogram("admission_queue_seconds", "Wait for a place", _TTFT)
         self.admitted = gauge("admission_in_flight", "Places held")
         self.refused = counter("admission_refused_total", "Requests refused at admission", "reason")
+        self.redis_up = gauge("admission_redis_up", "1 while the limits of all replicas are shared through Redis")
+        self.redis_failures = counter("admission_redis_failures_total", "Questions to Redis without an answer in time")
 
         # Routing and upstream; `worker` is a configured engine name
         self.worker_up = gauge("worker_up", "1 when the engine answers its health check", "worker")
         self.worker_in_flight = gauge("in_flight_requests", "Requests running on the engine from here", "worker")
+        self.worker_draining = gauge(
+            "worker_draining", "1 while the engine gets no new requests by admin call", "worker"
+        )
         self.worker_breaker = gauge("worker_breaker_open", "1 while the circuit breaker is open", "worker")
+        self.discovery_failures = counter("discovery_failures_total", "Failed looks for engines", "source")
         self.routing_decisions = counter("routing_decisions_total", "Why a worker was picked", "policy", "reason")
         self.upstream_requests = counter("upstream_requests_total", "Engine requests by status", "worker", "status")
         self.upstream_retries = counter("upstream_retries_total", "Engine requests sent again", "worker", "reason")
@@ -96,6 +102,14 @@ class Metrics:
 
         # Media: the list is in gateway/media/metrics.py
         self.media = MediaMetrics(r)
+
+    def forget_worker(self, name: str) -> None:
+        """Drops every series of an engine that is gone, so that engines that come and go leave nothing behind."""
+        for metric in vars(self).values():
+            labels = getattr(metric, "_labelnames", ())
+            if "worker" in labels:
+                metric.remove_by_labels({"worker": name})
+        _child.cache_clear()  # a remembered child of a dropped series would count for nobody
 
     def render(self) -> bytes:
         return generate_latest(self.registry)

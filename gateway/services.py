@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from time import time
@@ -38,13 +39,17 @@ class Services:
     huge_texts: Executor
 
     @property
+    def routers(self) -> Sequence[Router]:
+        return [model.router for model in self.catalogue.models.values()]
+
+    @property
     def ready(self) -> bool:
         """One model that can answer is enough: a gateway that takes itself out for one lost model takes all of them out."""
-        return any(model.router.ready for model in self.catalogue.models.values())
+        return any(router.ready for router in self.routers)
 
     async def close(self) -> None:
         self.huge_texts.shutdown(wait=False, cancel_futures=True)
-        await asyncio.gather(self.media.close(), *(m.router.close() for m in self.catalogue.models.values()))
+        await asyncio.gather(self.media.close(), *(router.close() for router in self.routers))
 
 
 def services_of(request: Request) -> Services:
@@ -70,9 +75,15 @@ async def start(settings: Settings, metrics: Metrics, admission: Admission) -> S
     chat = ChatService(settings.api, catalogue, metrics)
     completions = CompletionService(settings.api, catalogue, metrics)
     tokenize = TokenizeService(chat, catalogue)
-    await media.start()
-    await asyncio.gather(*(m.router.start() for m in models))
-    return Services(settings, metrics, admission, media, catalogue, chat, completions, tokenize, huge)
+    services = Services(settings, metrics, admission, media, catalogue, chat, completions, tokenize, huge)
+    try:
+        await media.start()
+        for router in services.routers:
+            await router.start()
+    except BaseException:
+        await services.close()
+        raise
+    return services
 
 
 def model_limits(settings: Settings) -> dict[str, tuple[int, int]]:
@@ -96,7 +107,7 @@ async def _served(
     checkpoint = await asyncio.to_thread(Checkpoint.load, model.model_path)
     token = model.engine_token.get_secret_value() if model.engine_token else None
     routing = model.routing or settings.routing
-    router = Router(model.engines, token, routing, settings.upstream, metrics, checkpoint.vocab_size)
+    router = Router(model.engines, token, routing, settings.upstream, metrics, checkpoint.vocab_size, model.discovery)
     pipeline = Pipeline(
         checkpoint,
         admission,

@@ -4,22 +4,28 @@ Per process, also when other limits are shared. A request that waits here holds 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 from gateway.admission.gate import Gate
 
 
+def no_place() -> None:
+    """Gives back the place at a model that has no limit."""
+
+
 class ModelPlaces:
-    """Models without a limit have no entry and cost a look into a dict."""
+    """A model without a limit has no gate. What `enter` and `take` return gives the place back, also after its gate has
+    left the table."""
 
     def __init__(self) -> None:
         self._gates: dict[str, Gate] = {}
 
     def apply(self, limits: Mapping[str, tuple[int, int]]) -> None:
-        """model -> (places, waiting). Running requests keep their places, also those of a gate that is dropped."""
+        """model -> (places, waiting). Running requests keep their places."""
         for model, (places, waiting) in limits.items():
-            if (gate := self._gates.get(model)) is not None:
-                gate.resize(places, waiting)
+            if model in self._gates:
+                self._gates[model].resize(places, waiting)
             else:
                 self._gates[model] = Gate(places, waiting)
         for model in set(self._gates) - set(limits):
@@ -29,29 +35,14 @@ class ModelPlaces:
         gate = self._gates.get(model)
         return gate is not None and gate.full
 
-    async def enter(self, model: str, tenant: str, priority: int) -> ModelPlace:
+    async def enter(self, model: str, tenant: str, priority: int) -> Callable[[], None]:
         """Waits for a place. Raises GateFull when too many wait already."""
         gate = self._gates.get(model)
-        if gate is not None:
-            await gate.enter(tenant, priority=priority)
-        return ModelPlace(gate, tenant)
+        return no_place if gate is None else await gate.enter(tenant, priority=priority)
 
-    def take(self, model: str, tenant: str) -> ModelPlace | None:
+    def take(self, model: str, tenant: str) -> Callable[[], None] | None:
         """A place at once, or None."""
         gate = self._gates.get(model)
-        if gate is not None and not gate.try_enter(tenant):
-            return None
-        return ModelPlace(gate, tenant)
-
-
-class ModelPlace:
-    """A place held. It belongs to the gate it was taken from, even if that one is no longer in the table."""
-
-    def __init__(self, gate: Gate | None, tenant: str) -> None:
-        self._gate = gate
-        self._tenant = tenant
-
-    def leave(self) -> None:
-        gate, self._gate = self._gate, None
-        if gate is not None:
-            gate.leave(self._tenant)
+        if gate is None:
+            return no_place
+        return partial(gate.leave, tenant) if gate.try_enter(tenant) else None

@@ -33,6 +33,8 @@ class RequestContext:
     traceparent: str | None = None
     began: float = field(default_factory=perf_counter)
     tenant: str = "default"
+    scopes: frozenset[str] = frozenset()
+    """What the request's key may do; gateway/admission/keys.py."""
     error_code: str | None = None
     headers: dict[str, str] = field(default_factory=dict)
     """Sent with the response, whatever it becomes, unless the response has the header itself."""

@@ -74,8 +74,10 @@ def serve(settings: Settings) -> int:
     )
     log.info("gateway listens on %s port %d", settings.host, settings.port)
     for model in settings.served:
-        urls = ", ".join(e.url for e in model.engines) or "none configured"
-        log.info("serves %s; engines: %s", ", ".join(model.names), urls)
+        urls = ", ".join(e.url for e in model.engines)
+        if model.discovery.source != "static":
+            urls = ", ".join(filter(None, (urls, f"those of discovery ({model.discovery.source})")))
+        log.info("serves %s; engines: %s", ", ".join(model.names), urls or "none configured")
     server = uvicorn.Server(config)
     try:
         server.run()

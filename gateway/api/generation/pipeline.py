@@ -107,7 +107,7 @@ class Pipeline:
         all of them; the last to close gives it back."""
         # Media come before the place: slow servers of pictures must not hold places that text could use. The media room
         # bounds that phase itself. Text is refused by a full queue before any work.
-        self._admission.admit(context.tenant)
+        await self._admission.admit(context.tenant, sum(len(plan.media) for plan in plans))
         inputs = [await self._early(plan, context) for plan in plans]
         place = AsyncExitStack()
         try:
@@ -183,7 +183,7 @@ class Pipeline:
         tried: set[str] = set()
         parsers = [plan.parser(rendered) for _ in range(plan.n)]
         self._metrics.overhead.observe(perf_counter() - context.began - inputs.media_s)
-        permit.charge(len(ids))
+        await permit.charge(len(ids))
         try:
             stream = await self._send(request, plan.session, tried)
         except BaseException:

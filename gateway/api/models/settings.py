@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
+from gateway.routing.discovery import DiscoverySettings
 from gateway.routing.settings import EngineEndpoint, RoutingSettings
 
 
@@ -29,6 +30,9 @@ class ModelSettings(BaseModel):
         description="Most tokens of prompt and answer; absent: the engines' or the checkpoint's own.",
     )
     engines: list[EngineEndpoint] = Field(default_factory=list, description="Engines that run this model.")
+    discovery: DiscoverySettings = Field(
+        default_factory=DiscoverySettings, description="Where more engines of this model are found."
+    )
     engine_token: SecretStr | None = Field(default=None, description="Bearer token for engines that name none.")
     routing: RoutingSettings | None = Field(
         default=None, description="Routing of this model, whole; absent: the gateway's own `routing`."
