@@ -80,6 +80,10 @@ class Metrics:
         self.overhead = histogram("gateway_overhead_seconds", "Arrival to engine request sent, media excluded", _FAST)
         self.steps = histogram("step_seconds", "Time in one step of a request", _FAST, "step")
 
+        self.model_fallbacks = counter(
+            "model_fallbacks_total", "Requests another model served", _MODEL, "gen_ai_response_model"
+        )
+
         # Admission
         self.queue_depth = gauge("admission_queue_depth", "Requests waiting for a place")
         self.queue_seconds = histogram("admission_queue_seconds", "Wait for a place", _TTFT)
@@ -97,9 +101,16 @@ class Metrics:
             "worker_up", "1 when the engine answers its health check", "worker", over_processes="livemax"
         )
         self.worker_in_flight = gauge("in_flight_requests", "Requests running on the engine from here", "worker")
+        self.worker_draining = gauge(
+            "worker_draining",
+            "1 while the engine gets no new requests by admin call",
+            "worker",
+            over_processes="livemax",
+        )
         self.worker_breaker = gauge(
             "worker_breaker_open", "1 while the circuit breaker is open", "worker", over_processes="livemax"
         )
+        self.discovery_failures = counter("discovery_failures_total", "Failed looks for engines", "source")
         self.routing_decisions = counter("routing_decisions_total", "Why a worker was picked", "policy", "reason")
         self.upstream_requests = counter("upstream_requests_total", "Engine requests by status", "worker", "status")
         self.upstream_retries = counter("upstream_retries_total", "Engine requests sent again", "worker", "reason")
@@ -114,6 +125,18 @@ class Metrics:
     def over_processes(self) -> bool:
         """Whether `render` reads the files of several processes: slow enough (milliseconds) for a thread."""
         return FILES in os.environ
+
+    def forget_worker(self, name: str) -> None:
+        """Drops every series of an engine that is gone, so that engines that come and go leave nothing behind."""
+        for metric in vars(self).values():
+            labels = getattr(metric, "_labelnames", ())
+            if "worker" not in labels:
+                continue
+            if not self.over_processes:
+                metric.remove_by_labels({"worker": name})
+            elif isinstance(metric, Gauge):  # the files of several processes forget nothing: let it show nothing
+                metric.labels(name).set(0)
+        _child.cache_clear()  # a remembered child of a dropped series would count for nobody
 
     def render(self) -> bytes:
         if not self.over_processes:

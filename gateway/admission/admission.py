@@ -2,7 +2,7 @@
 
 A permit is an async context manager around the whole stream, so the place comes back on every path. Tokens are charged when
 the prompt is known and corrected when the answer is: estimate = prompt tokens, correction = answer tokens.
-Where the state lives is the `Stores`' business: this process, the supervisor of `--workers N`, Redis (docs/operations.md).
+Where buckets and places live is not known here: this process, the supervisor of `--workers N`, Redis (docs/operations.md).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Self
 from gateway.admission.gate import Gate, GateFull
 from gateway.admission.keys import KeyRing
 from gateway.admission.limits import Kind, LocalRates, Rates, Reading
+from gateway.admission.model_places import ModelPlaces, no_place
 from gateway.admission.places import Leases, Places
 from gateway.admission.settings import AdmissionSettings, Limits
 from gateway.errors import ApiError
@@ -53,10 +54,24 @@ class _Account:
 class Permit:
     """A place held, and the account it is charged to."""
 
-    def __init__(self, admission: Admission, account: _Account) -> None:
+    def __init__(self, admission: Admission, account: _Account, leave_model: Callable[[], None] = no_place) -> None:
         self._admission = admission
         self._account = account
+        self._leave_model = leave_model
         self.priority = account.priority
+
+    def move(self, model: str) -> bool:
+        """Changes the place at one model for one at another, unless that one is full. Never waits: it holds a place of
+        the gateway, which those in front of it may be waiting for."""
+        leave = self._admission.models.take(model, self._account.name)
+        if leave is None:
+            return False
+        self._leave_model()
+        self._leave_model = leave
+        return True
+
+    def leave_model(self) -> None:
+        self._leave_model()
 
     async def charge(self, prompt_tokens: int) -> None:
         """Raises ApiError("rate_limit_exceeded") when the tenant's tokens per minute do not allow the prompt."""
@@ -72,7 +87,7 @@ class Permit:
 
 
 class Admission:
-    """`rates` and `places` default to this process's own. `leases`: places of a tenant over all replicas, if they share any."""
+    """`rates` and `places` default to this process's own; `process`: its number, and of how many."""
 
     def __init__(
         self,
@@ -82,6 +97,7 @@ class Admission:
         *,
         rates: Rates | None = None,
         places: Places | None = None,
+        process: tuple[int, int] = (0, 1),
     ) -> None:
         self._settings = settings
         self._metrics = metrics
@@ -89,6 +105,7 @@ class Admission:
         self._accounts = {name: _Account(name, limits, p) for name, (limits, p) in self._keys.tenants.items()}
         self._rates: Rates = rates or LocalRates(clock)
         self._gate: Places = places or Gate(settings.max_in_flight, settings.max_queue)
+        self.models = ModelPlaces(process)
         self._leases: Leases | None = None
         self._running = AsyncExitStack()
         if settings.redis_url is not None:
@@ -142,14 +159,15 @@ class Admission:
             self._rates.correct(account.name, kind, per_minute, units)
 
     @asynccontextmanager
-    async def acquire(self, tenant: str) -> AsyncIterator[Permit]:
-        """A place for a generation. Raises ApiError: queue_full, or overloaded after queue_timeout_s."""
+    async def acquire(self, tenant: str, model: str = "") -> AsyncIterator[Permit]:
+        """A place for a generation by `model`. Raises ApiError: queue_full, or overloaded after queue_timeout_s."""
         account = self._accounts[tenant]
-        leave = await self._enter(account)
+        permit, leave = await self._enter(account, model)
         self._metrics.admitted.set(self._gate.in_flight)
         try:
-            yield Permit(self, account)
+            yield permit
         finally:
+            permit.leave_model()
             leave()
             self._metrics.admitted.set(self._gate.in_flight)
             self._metrics.queue_depth.set(self._waiting)
@@ -158,12 +176,17 @@ class Admission:
     def _waiting(self) -> int:
         return self._gate.waiting + (self._leases.waiting if self._leases is not None else 0)
 
-    async def _enter(self, account: _Account) -> Callable[[], None]:
-        """Returns what gives the place back."""
+    async def _enter(self, account: _Account, model: str) -> tuple[Permit, Callable[[], None]]:
+        """The permit, and what gives the gateway's place back."""
         began = monotonic()
         try:
             async with asyncio.timeout(self._settings.queue_timeout_s):
-                leave = await self._place(account)
+                permit = Permit(self, account, await self.models.enter(model, account.name, account.priority))
+                try:
+                    leave = await self._place(account)
+                except BaseException:
+                    permit.leave_model()
+                    raise
         except GateFull as full:
             self._count("queue_full")
             whose = "of yours are" if full.whose == "tenant" else "are"
@@ -175,7 +198,7 @@ class Admission:
         finally:
             self._metrics.queue_depth.set(self._waiting)
         self._metrics.queue_seconds.observe(monotonic() - began)
-        return leave
+        return permit, leave
 
     async def _place(self, account: _Account) -> Callable[[], None]:
         name, limits = account.name, account.limits

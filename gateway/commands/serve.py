@@ -46,9 +46,10 @@ def gateway(
     if print_only:
         print(as_yaml(settings), end="")  # noqa: T201
         return 0
-    if problem := check_checkpoint(settings.model_path):
-        print(f"catalejo: {problem}", file=sys.stderr)  # noqa: T201
-        return 2
+    for one in settings.served:
+        if problem := check_checkpoint(one.model_path):
+            print(f"catalejo: {one.served_name}: {problem}", file=sys.stderr)  # noqa: T201
+            return 2
     configure(settings.observability)
     try:
         if settings.workers > 1:
@@ -107,12 +108,11 @@ def serve(settings: Settings, hub: HubClient | None = None) -> int:
 
 
 def log_start(settings: Settings, port: int, operations_port: int | None) -> None:
-    engines = ", ".join(e.url for e in settings.engines) or "none configured"
-    log.info(
-        "gateway for %s listens on %s port %d%s; engines: %s",
-        settings.served_model,
-        settings.host,
-        port,
-        "" if operations_port is None else f", for operations on {settings.operations.host} port {operations_port}",
-        engines,
-    )
+    log.info("gateway listens on %s port %d", settings.host, port)
+    if operations_port is not None:
+        log.info("operations: %s port %d", settings.operations.host, operations_port)
+    for model in settings.served:
+        urls = ", ".join(e.url for e in model.engines)
+        if model.discovery.source != "static":
+            urls = ", ".join(filter(None, (urls, f"those of discovery ({model.discovery.source})")))
+        log.info("serves %s; engines: %s", ", ".join(model.names), urls or "none configured")

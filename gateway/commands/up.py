@@ -20,8 +20,8 @@ from base64 import b64encode
 from pathlib import Path
 from typing import Final
 
+from gateway.api.models.settings import checkpoint_name
 from gateway.commands.paths import check_checkpoint, default_checkpoint, sample_picture
-from gateway.config import checkpoint_name
 from gateway.processes.children import end_with_parent
 
 READY_TIMEOUT_S: Final = 600.0

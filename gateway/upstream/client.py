@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import ssl
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -64,14 +65,26 @@ class EngineClient:
         session: aiohttp.ClientSession,
         settings: UpstreamSettings,
         metrics: Metrics,
+        tls: ssl.SSLContext | None = None,
+        server_name: str | None = None,
     ) -> None:
+        """`tls` and `server_name` as of HttpPool."""
         self.name = name
         self.url = url.rstrip("/")
         self._headers = {"authorization": f"Bearer {token}"} if token else {}
         self._session = session
         self._settings = settings
         self._metrics = metrics
-        self._pool = HttpPool(self.url, connect_timeout_s=settings.connect_timeout_s, idle_s=settings.pool_idle_s)
+        self._pool = HttpPool(
+            self.url,
+            connect_timeout_s=settings.connect_timeout_s,
+            idle_s=settings.pool_idle_s,
+            tls=tls,
+            server_name=server_name,
+        )
+        self._control: dict[str, Any] = {"headers": self._headers, "allow_redirects": False}
+        if tls is not None:
+            self._control |= {"ssl": tls, "server_hostname": server_name}
         self.stock = False
         """True when the engine has no route of ours: found out by `status`."""
 
@@ -112,7 +125,7 @@ class EngineClient:
         try:
             async with asyncio.timeout(self._settings.abort_wait_s):
                 async with self._session.post(
-                    self.url + "/abort_request", json={"rid": rid}, headers=self._headers, allow_redirects=False
+                    self.url + "/abort_request", json={"rid": rid}, **self._control
                 ) as response:
                     await response.read()
         except (aiohttp.ClientError, OSError, TimeoutError):
@@ -122,18 +135,12 @@ class EngineClient:
         """GET /health, then /model_info for the context length. Never raises."""
         try:
             async with asyncio.timeout(timeout_s):
-                async with self._session.get(
-                    self.url + "/health", headers=self._headers, allow_redirects=False
-                ) as response:
+                async with self._session.get(self.url + "/health", **self._control) as response:
                     if response.status != 200:
                         return EngineStatus(False, detail=f"/health answered {response.status}")
-                async with self._session.get(
-                    self.url + "/model_info", headers=self._headers, allow_redirects=False
-                ) as response:
+                async with self._session.get(self.url + "/model_info", **self._control) as response:
                     info = orjson.loads(await response.read()) if response.status == 200 else {}
-                async with self._session.get(
-                    self.url + "/v1/loads", headers=self._headers, allow_redirects=False
-                ) as response:
+                async with self._session.get(self.url + "/v1/loads", **self._control) as response:
                     loads = orjson.loads(await response.read()) if response.status == 200 else {}
         except (aiohttp.ClientError, OSError, TimeoutError, orjson.JSONDecodeError) as e:
             return EngineStatus(False, detail=type(e).__name__, silent=isinstance(e, TimeoutError))

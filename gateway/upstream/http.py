@@ -220,18 +220,30 @@ class Answer:
 class HttpPool:
     """Connections to one origin. No limit on their number; idle ones are dropped after `idle_s`."""
 
-    def __init__(self, url: str, *, connect_timeout_s: float, idle_s: float) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        connect_timeout_s: float,
+        idle_s: float,
+        tls: ssl.SSLContext | None = None,
+        server_name: str | None = None,
+    ) -> None:
+        """`tls`: for https, the system's trust when None; `server_name`: the name its certificate must carry, the URL's host
+        when None."""
         parts = urlsplit(url)
-        tls = parts.scheme == "https"
+        secure = parts.scheme == "https"
         self.path = parts.path.rstrip("/")
         self._host = parts.hostname or ""
-        self._port = parts.port or (443 if tls else 80)
+        self._port = parts.port or (443 if secure else 80)
         self._authority = parts.netloc.rpartition("@")[2]
-        self._tls = ssl.create_default_context() if tls else None
+        self._tls = (tls or ssl.create_default_context()) if secure else None
+        self._server_name = server_name or self._host
         self._connect_timeout_s = connect_timeout_s
         self._idle_s = idle_s
         self._idle: list[tuple[float, _Connection]] = []
         self._reaper: asyncio.TimerHandle | None = None
+        self._closed = False
 
     async def post(
         self,
@@ -264,7 +276,7 @@ class HttpPool:
         return Answer(self, connection, silence_s)
 
     def give(self, connection: _Connection) -> None:
-        if not connection.keep or connection.closed or connection.error is not None:
+        if self._closed or not connection.keep or connection.closed or connection.error is not None:
             connection.cut()
             return
         self._idle.append((connection.loop.time(), connection))
@@ -272,6 +284,8 @@ class HttpPool:
             self._reaper = connection.loop.call_later(self._idle_s, self._reap)
 
     def close(self) -> None:
+        """Drops idle connections now and busy ones when their answers end."""
+        self._closed = True
         if self._reaper is not None:
             self._reaper.cancel()
             self._reaper = None
@@ -304,7 +318,7 @@ class HttpPool:
 
     async def _connect(self) -> _Connection:
         loop = asyncio.get_running_loop()
-        extra: dict[str, Any] = {"ssl": self._tls, "server_hostname": self._host} if self._tls else {}
+        extra: dict[str, Any] = {"ssl": self._tls, "server_hostname": self._server_name} if self._tls else {}
         async with asyncio.timeout(self._connect_timeout_s):
             _, connection = await loop.create_connection(lambda: _Connection(loop), self._host, self._port, **extra)
         return connection

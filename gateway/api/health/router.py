@@ -23,11 +23,16 @@ async def health(request: Request) -> Response:
     return json_response({"status": "ok"})
 
 
-@router.get("/ready", **documented(None, "At least one engine is healthy and the checkpoint is loaded"))
+@router.get("/ready", **documented(None, "The checkpoints are loaded and at least one model has a healthy engine"))
 async def ready(request: Request) -> Response:
     services = services_of(request)
-    engines = {w.name: "up" if w.usable() else "down" for w in services.router.workers}
-    body = {"status": "ready" if services.ready else "not_ready", "engines": engines, "version": version()}
+    models = services.catalogue.models.values()
+    body = {
+        "status": "ready" if services.ready else "not_ready",
+        "models": {m.name: "ready" if m.router.ready else "not_ready" for m in models},
+        "engines": {w.name: "up" if w.usable() else "down" for m in models for w in m.router.workers},
+        "version": version(),
+    }
     return json_response(body, 200 if services.ready else 503, None if services.ready else {"retry-after": "1"})
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from gateway.admission.admission import Admission
 from gateway.admission.gate import GateFull
+from gateway.admission.model_places import ModelPlaces
 from gateway.admission.settings import AdmissionSettings
 from gateway.errors import ApiError
 from gateway.metrics import Metrics
@@ -156,7 +157,7 @@ async def test_routing_decisions_reach_every_other_process_whole(tmp_path: Path)
     async with hub(tmp_path) as (_, path), processes(path, 3) as clients:
         routers = [OtherRouter() for _ in clients]
         for client, router in zip(clients, routers, strict=True):
-            share_decisions(client, router)  # type: ignore[arg-type]
+            share_decisions(client, [OtherRouter(), router])  # type: ignore[list-item]
         await asyncio.gather(*(c.take("t", "requests", 9, 0) for c in clients))  # all are known to the hub
         names = [i.to_bytes(8, "big") for i in range(4096)]
         routers[0].on_sent("engine-1", RouteRequest(1 << 20, names, 256, "session"))
@@ -166,6 +167,18 @@ async def test_routing_decisions_reach_every_other_process_whole(tmp_path: Path)
             assert (engine, request.prompt_tokens, request.block_tokens) == ("engine-1", 1 << 20, 256)
             assert list(request.names) == names
         assert not routers[0].seen
+
+
+def test_a_models_places_are_divided_without_rest() -> None:
+    for places in (3, 7, 8, 9, 100):
+        parts = []
+        for number in range(3):
+            mine = ModelPlaces((number, 3))
+            mine.apply({"m": (places, 0)})
+            parts.append(0)
+            while mine.take("m", "t") is not None:
+                parts[-1] += 1
+        assert sum(parts) == places and max(parts) - min(parts) <= 1
 
 
 def test_frames_are_read_however_they_are_cut() -> None:
