@@ -1,4 +1,4 @@
-"""The ASGI application: wiring only. Order of the layers, outermost first: RequestScope (ids, log, last resort), CORS,
+"""The ASGI application: wiring only. Order of the layers, outermost first: CORS, RequestScope (ids, log, last resort),
 Authentication, the framework's error handlers, the routes."""
 
 from __future__ import annotations
@@ -6,7 +6,7 @@ from __future__ import annotations
 import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
+from typing import Any, Final
 
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
@@ -34,6 +34,8 @@ from gateway.observability.loop_lag import watch_loop
 from gateway.processes.client import HubClient
 from gateway.processes.routing import share_decisions
 from gateway.services import services_of, start
+
+LIMIT_HEADERS: Final = ("limit", "remaining", "reset")
 
 
 def create_app(
@@ -92,17 +94,17 @@ def create_app(
 
 def _layers(settings: Settings, metrics: Metrics, admission: Admission) -> list[tuple[Any, dict[str, Any]]]:
     """Outermost first."""
-    layers: list[tuple[Any, dict[str, Any]]] = [
-        (RequestScope, {"metrics": metrics, "access_log": settings.observability.access_log})
-    ]
-    if settings.cors_origins:
+    layers: list[tuple[Any, dict[str, Any]]] = []
+    if settings.cors_origins:  # around everything, or a browser could not read a refusal
+        limits = [f"x-ratelimit-{what}-{kind}" for kind in ("requests", "tokens") for what in LIMIT_HEADERS]
         cors = {
             "allow_origins": settings.cors_origins,
             "allow_methods": ["*"],
             "allow_headers": ["*"],
-            "expose_headers": ["x-request-id", "retry-after"],
+            "expose_headers": ["x-request-id", "retry-after", "openai-processing-ms", *limits],
         }
         layers.append((CORSMiddleware, cors))
+    layers.append((RequestScope, {"metrics": metrics, "access_log": settings.observability.access_log}))
     layers.append((Authentication, {"admission": admission, "protect_metrics": settings.admission.protect_metrics}))
     return layers
 
