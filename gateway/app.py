@@ -3,8 +3,9 @@ Authentication, the framework's error handlers, the routes."""
 
 from __future__ import annotations
 
+import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI
@@ -20,40 +21,61 @@ from gateway.api.context import RequestScope, context_of
 from gateway.api.docs_page import router as docs_router
 from gateway.api.fast_path import FastPath
 from gateway.api.files.router import create_router as create_files_router
+from gateway.api.health.router import metrics_router
 from gateway.api.health.router import router as health_router
 from gateway.api.models.router import router as models_router
 from gateway.api.openapi import add_schemas
+from gateway.api.operations.server import operations_app, operations_server
 from gateway.api.responses import install_error_handlers
 from gateway.api.tokenize.router import router as tokenize_router
 from gateway.config import Settings
 from gateway.metrics import Metrics
 from gateway.observability.loop_lag import watch_loop
+from gateway.processes.client import HubClient
+from gateway.processes.routing import share_decisions
 from gateway.services import services_of, start
 
 
-def create_app(settings: Settings) -> FastAPI:
-    """Everything heavy (checkpoint, media workers, engine pool) starts with the application's lifespan."""
+def create_app(
+    settings: Settings, *, hub: HubClient | None = None, operations_sockets: list[socket.socket] | None = None
+) -> FastAPI:
+    """Everything heavy (checkpoint, media workers, engine pool) starts with the application's lifespan. `hub`: of the
+    supervisor, when this is one of several processes; `operations_sockets`: the second port, when it is bound already."""
     metrics = Metrics()
     metrics.build.info({"version": version()})
-    admission = Admission(settings.admission, metrics)
+    admission = Admission(settings.admission, metrics, rates=hub, places=hub)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with admission:
+        async with AsyncExitStack() as running:
+            if hub is not None:
+                await hub.connect()
+                running.callback(hub.close)
+            await running.enter_async_context(admission)
             services = await start(settings, metrics, admission)
+            running.push_async_callback(services.close)
             app.state.services = services
-            try:
-                async with watch_loop(metrics):
-                    yield
-            finally:
-                await services.close()
+            if hub is not None:
+                for model in services.catalogue.models.values():
+                    share_decisions(hub, model.name, model.router)
+            if settings.operations.port is not None:
+                operations = operations_app(settings, metrics, [health_router, metrics_router], app.state)
+                app.state.operations_sockets = await running.enter_async_context(
+                    operations_server(settings, operations, operations_sockets)
+                )
+            await running.enter_async_context(watch_loop(metrics))
+            if hub is not None:
+                hub.serving()
+            yield
 
     app = _Application(title="Catalejo", version=version(), lifespan=lifespan, docs_url=None, redoc_url=None)
     install_error_handlers(app)
     layers = _layers(settings, metrics, admission)
     for layer, options in reversed(layers):
         app.add_middleware(layer, **options)
-    own = (chat_router, completions_router, tokenize_router, models_router, health_router)
+    own = [chat_router, completions_router, tokenize_router, models_router, health_router]
+    if settings.operations.port is None:
+        own.append(metrics_router)
     for router in own:
         app.include_router(router)
     app.include_router(docs_router)

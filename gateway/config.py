@@ -28,6 +28,7 @@ from gateway.api.models.settings import ModelSettings, RouteSettings, name_mista
 from gateway.api.settings import ApiSettings
 from gateway.media.settings import MediaSettings
 from gateway.observability.settings import ObservabilitySettings
+from gateway.processes.settings import OperationsSettings, TlsSettings
 from gateway.prompt.settings import PromptSettings
 from gateway.routing.discovery.settings import DiscoverySettings
 from gateway.routing.settings import EngineEndpoint, RoutingSettings
@@ -51,6 +52,9 @@ class Settings(BaseSettings):
 
     host: str = "127.0.0.1"
     port: int = Field(default=8000, ge=0, le=65535)
+    workers: int = Field(default=1, ge=1, le=256, description="Gateway processes on the port, with common limits.")
+    tls: TlsSettings = Field(default_factory=TlsSettings)
+    operations: OperationsSettings = Field(default_factory=OperationsSettings)
     model_path: Path | None = Field(
         default=None, description="Checkpoint folder of the only model: tokenizer, chat template, config.json."
     )

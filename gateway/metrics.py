@@ -2,15 +2,19 @@
 
 Names are `catalejo_*`; labels follow OpenTelemetry's GenAI attribute names with `_` for `.`. Label values come from
 configuration or from fixed tables (routes, error codes, steps), never from requests, so series stay bounded.
-One process has one registry and serves it at /metrics; replicas are scraped one by one, so counters never mix.
+One process has one registry and serves it at /metrics; replicas are scraped one by one, so counters never mix. The
+processes of one `--workers N` command answer as one: their values live in files (prometheus_client's multiprocess mode, which
+the supervisor switches on by PROMETHEUS_MULTIPROC_DIR), so nothing that was counted is lost when a process is killed.
 """
 
 from __future__ import annotations
 
+import os
 from functools import lru_cache
-from typing import Any, TypeVar, cast
+from typing import Any, Final, Literal, TypeVar, cast
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
 
 from gateway.media.metrics import MediaMetrics
 
@@ -20,6 +24,7 @@ _WHOLE = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 30
 _PER_TOKEN = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5)
 _TOKENS = (1, 16, 64, 256, 1024, 4096, 16384, 65536, 131072, 262144, 524288, 1048576)
 _MODEL = "gen_ai_request_model"
+FILES: Final = "PROMETHEUS_MULTIPROC_DIR"
 
 
 M = TypeVar("M", Counter, Gauge, Histogram)
@@ -44,8 +49,10 @@ class Metrics:
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(f"catalejo_{name}", text, labels, registry=r)
 
-        def gauge(name: str, text: str, *labels: str) -> Gauge:
-            return Gauge(f"catalejo_{name}", text, labels, registry=r)
+        def gauge(
+            name: str, text: str, *labels: str, over_processes: Literal["livesum", "livemax", "livemin"] = "livesum"
+        ) -> Gauge:
+            return Gauge(f"catalejo_{name}", text, labels, registry=r, multiprocess_mode=over_processes)
 
         def histogram(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
             return Histogram(f"catalejo_{name}", text, labels, registry=r, buckets=buckets)
@@ -82,17 +89,28 @@ class Metrics:
         self.queue_seconds = histogram("admission_queue_seconds", "Wait for a place", _TTFT)
         self.admitted = gauge("admission_in_flight", "Places held")
         self.refused = counter("admission_refused_total", "Requests refused at admission", "reason")
-        self.redis_up = gauge("admission_redis_up", "1 while the limits of all replicas are shared through Redis")
+        self.redis_up = gauge(
+            "admission_redis_up",
+            "1 while the limits of all replicas are shared through Redis",
+            over_processes="livemin",
+        )
         self.redis_failures = counter("admission_redis_failures_total", "Questions to Redis without an answer in time")
 
         # Routing and upstream; `worker` is a configured engine name
-        self.worker_up = gauge("worker_up", "1 when the engine answers its health check", "worker")
+        self.worker_up = gauge(
+            "worker_up", "1 when the engine answers its health check", "worker", over_processes="livemax"
+        )
         self.worker_in_flight = gauge("in_flight_requests", "Requests running on the engine from here", "worker")
         self.worker_draining = gauge(
-            "worker_draining", "1 while the engine gets no new requests by admin call", "worker"
+            "worker_draining",
+            "1 while the engine gets no new requests by admin call",
+            "worker",
+            over_processes="livemax",
         )
-        self.worker_breaker = gauge("worker_breaker_open", "1 while the circuit breaker is open", "worker")
         self.discovery_failures = counter("discovery_failures_total", "Failed looks for engines", "source")
+        self.worker_breaker = gauge(
+            "worker_breaker_open", "1 while the circuit breaker is open", "worker", over_processes="livemax"
+        )
         self.routing_decisions = counter("routing_decisions_total", "Why a worker was picked", "policy", "reason")
         self.upstream_requests = counter("upstream_requests_total", "Engine requests by status", "worker", "status")
         self.upstream_retries = counter("upstream_retries_total", "Engine requests sent again", "worker", "reason")
@@ -104,12 +122,25 @@ class Metrics:
         self.media = MediaMetrics(r)
 
     def forget_worker(self, name: str) -> None:
-        """Drops every series of an engine that is gone, so that engines that come and go leave nothing behind."""
+        """Drops every series of an engine that is gone, so that engines that come and go leave nothing behind.
+        The files of several processes know no removal: there it stays, with the last values."""
+        if self.over_processes:
+            return
         for metric in vars(self).values():
             labels = getattr(metric, "_labelnames", ())
             if "worker" in labels:
                 metric.remove_by_labels({"worker": name})
         _child.cache_clear()  # a remembered child of a dropped series would count for nobody
 
+    @property
+    def over_processes(self) -> bool:
+        """Whether `render` reads the files of several processes: slow enough (milliseconds) for a thread."""
+        return FILES in os.environ
+
     def render(self) -> bytes:
-        return generate_latest(self.registry)
+        if not self.over_processes:
+            return generate_latest(self.registry)
+        together = CollectorRegistry()
+        MultiProcessCollector(together)  # type: ignore[no-untyped-call]
+        build = self.registry.restricted_registry(["catalejo_build_info"])  # the one kind that has no file
+        return generate_latest(together) + generate_latest(build)

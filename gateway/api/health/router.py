@@ -1,6 +1,8 @@
-"""GET /health (the process answers), /ready (a request would be served), /metrics."""
+"""GET /health (the process answers), /ready (a request would be served), /metrics (on the second port, if there is one)."""
 
 from __future__ import annotations
+
+import asyncio
 
 from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -13,6 +15,7 @@ from gateway.api.responses import json_response
 from gateway.services import services_of
 
 router = APIRouter(route_class=RawRoute, tags=["operations"])
+metrics_router = APIRouter(route_class=RawRoute, tags=["operations"])
 
 
 @router.get("/health", **documented(None, "The process is alive"))
@@ -33,6 +36,8 @@ async def ready(request: Request) -> Response:
     return json_response(body, 200 if services.ready else 503, None if services.ready else {"retry-after": "1"})
 
 
-@router.get("/metrics", **documented(None, "Prometheus metrics"))
+@metrics_router.get("/metrics", **documented(None, "Prometheus metrics"))
 async def metrics(request: Request) -> Response:
-    return Response(services_of(request).metrics.render(), media_type=CONTENT_TYPE_LATEST)
+    own = services_of(request).metrics
+    body = await asyncio.to_thread(own.render) if own.over_processes else own.render()
+    return Response(body, media_type=CONTENT_TYPE_LATEST)
