@@ -4,7 +4,7 @@ Authentication, the framework's error handlers, the routes."""
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -33,14 +33,20 @@ from gateway.metrics import Metrics
 from gateway.observability.loop_lag import watch_loop
 from gateway.processes.client import HubClient
 from gateway.processes.routing import share_decisions
+from gateway.reload import Reloader
 from gateway.services import services_of, start
 
 
 def create_app(
-    settings: Settings, *, hub: HubClient | None = None, operations_sockets: list[socket.socket] | None = None
+    settings: Settings,
+    *,
+    hub: HubClient | None = None,
+    operations_sockets: list[socket.socket] | None = None,
+    reread: Callable[[], Settings] | None = None,
 ) -> FastAPI:
     """Everything heavy (checkpoint, media workers, engine pool) starts with the application's lifespan. `hub`: of the
-    supervisor, when this is one of several processes; `operations_sockets`: the second port, when it is bound already."""
+    supervisor, when this is one of several processes; `operations_sockets`: the second port, when it is bound already;
+    `reread`: reads the configuration again, for SIGHUP."""
     metrics = Metrics()
     metrics.build.info({"version": version()})
     admission = Admission(settings.admission, metrics, rates=hub, places=hub)
@@ -64,6 +70,8 @@ def create_app(
                     operations_server(settings, operations, operations_sockets)
                 )
             await running.enter_async_context(watch_loop(metrics))
+            if reread is not None:
+                await running.enter_async_context(Reloader(reread, services).on_signal())
             if hub is not None:
                 hub.serving()
             yield
