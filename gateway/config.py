@@ -105,7 +105,7 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _consistent(self) -> Settings:
         if mistakes := list(self.mistakes()):
-            raise ValueError("; ".join(mistakes))
+            raise ValueError("\n".join(mistakes))
         return self
 
     def mistakes(self) -> Iterator[str]:
@@ -200,10 +200,16 @@ def load(config_file: str | Path | None = None, **overrides: Any) -> Settings:
     try:
         return WithFile(**{k: v for k, v in overrides.items() if v is not None})
     except ValidationError as e:
-        lines = [f"{'.'.join(str(p) for p in err['loc']) or 'configuration'}: {err['msg']}" for err in e.errors()]
-        raise ConfigError("\n".join(lines)) from None
+        raise ConfigError("\n".join(_lines(e))) from None
     except SettingsError as e:
         raise ConfigError(str(e)) from None
+
+
+def _lines(error: ValidationError) -> Iterator[str]:
+    for one in error.errors():
+        where = ".".join(str(part) for part in one["loc"])
+        for line in one["msg"].removeprefix("Value error, ").splitlines():
+            yield f"{where}: {line}" if where else line
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
