@@ -49,7 +49,8 @@ def create_app(
     `reread`: reads the configuration again, for SIGHUP."""
     metrics = Metrics()
     metrics.build.info({"version": version()})
-    admission = Admission(settings.admission, metrics, rates=hub, places=hub)
+    process = (0, 1) if hub is None else (hub.number, settings.workers)
+    admission = Admission(settings.admission, metrics, rates=hub, places=hub, process=process)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -62,8 +63,7 @@ def create_app(
             running.push_async_callback(services.close)
             app.state.services = services
             if hub is not None:
-                for model in services.catalogue.models.values():
-                    share_decisions(hub, model.name, model.router)
+                share_decisions(hub, services.routers)
             if settings.operations.port is not None:
                 operations = operations_app(settings, metrics, [health_router, metrics_router], app.state)
                 app.state.operations_sockets = await running.enter_async_context(

@@ -117,10 +117,10 @@ class Metrics:
             "worker",
             over_processes="livemax",
         )
-        self.discovery_failures = counter("discovery_failures_total", "Failed looks for engines", "source")
         self.worker_breaker = gauge(
             "worker_breaker_open", "1 while the circuit breaker is open", "worker", over_processes="livemax"
         )
+        self.discovery_failures = counter("discovery_failures_total", "Failed looks for engines", "source")
         self.routing_decisions = counter("routing_decisions_total", "Why a worker was picked", "policy", "reason")
         self.upstream_requests = counter("upstream_requests_total", "Engine requests by status", "worker", "status")
         self.upstream_retries = counter("upstream_retries_total", "Engine requests sent again", "worker", "reason")
@@ -131,21 +131,22 @@ class Metrics:
         # Media: the list is in gateway/media/metrics.py
         self.media = MediaMetrics(r)
 
-    def forget_worker(self, name: str) -> None:
-        """Drops every series of an engine that is gone, so that engines that come and go leave nothing behind.
-        The files of several processes know no removal: there it stays, with the last values."""
-        if self.over_processes:
-            return
-        for metric in vars(self).values():
-            labels = getattr(metric, "_labelnames", ())
-            if "worker" in labels:
-                metric.remove_by_labels({"worker": name})
-        _child.cache_clear()  # a remembered child of a dropped series would count for nobody
-
     @property
     def over_processes(self) -> bool:
         """Whether `render` reads the files of several processes: slow enough (milliseconds) for a thread."""
         return FILES in os.environ
+
+    def forget_worker(self, name: str) -> None:
+        """Drops every series of an engine that is gone, so that engines that come and go leave nothing behind."""
+        for metric in vars(self).values():
+            labels = getattr(metric, "_labelnames", ())
+            if "worker" not in labels:
+                continue
+            if not self.over_processes:
+                metric.remove_by_labels({"worker": name})
+            elif isinstance(metric, Gauge):  # the files of several processes forget nothing: let it show nothing
+                metric.labels(name).set(0)
+        _child.cache_clear()  # a remembered child of a dropped series would count for nobody
 
     def render(self) -> bytes:
         if not self.over_processes:

@@ -2,7 +2,7 @@
 
 A permit is an async context manager around the whole stream, so the place comes back on every path. Tokens are charged when
 the prompt is known and corrected when the answer is: estimate = prompt tokens, correction = answer tokens.
-Where the state lives is the `Stores`' business: this process, the supervisor of `--workers N`, Redis (docs/operations.md).
+Where buckets and places live is not known here: this process, the supervisor of `--workers N`, Redis (docs/operations.md).
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Permit:
 
 
 class Admission:
-    """`rates` and `places` default to this process's own. `leases`: places of a tenant over all replicas, if they share any."""
+    """`rates` and `places` default to this process's own; `process`: its number, and of how many."""
 
     def __init__(
         self,
@@ -100,6 +100,7 @@ class Admission:
         *,
         rates: Rates | None = None,
         places: Places | None = None,
+        process: tuple[int, int] = (0, 1),
     ) -> None:
         self._settings = settings
         self._metrics = metrics
@@ -107,7 +108,7 @@ class Admission:
         self._accounts = {name: _Account(name, limits, p) for name, (limits, p) in self._keys.tenants.items()}
         self._rates: Rates = rates or LocalRates(clock)
         self._gate: Places = places or Gate(settings.max_in_flight, settings.max_queue)
-        self.models = ModelPlaces()
+        self.models = ModelPlaces(process)
         self._leases: Leases | None = None
         self._running = AsyncExitStack()
         if settings.redis_url is not None:

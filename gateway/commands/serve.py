@@ -49,9 +49,9 @@ def gateway(
     if print_only:
         print(as_yaml(settings), end="")  # noqa: T201
         return 0
-    for served in settings.served:
-        if problem := check_checkpoint(served.model_path):
-            print(f"catalejo: {served.served_name}: {problem}", file=sys.stderr)  # noqa: T201
+    for one in settings.served:
+        if problem := check_checkpoint(one.model_path):
+            print(f"catalejo: {one.served_name}: {problem}", file=sys.stderr)  # noqa: T201
             return 2
     configure(settings.observability)
     try:
@@ -113,10 +113,11 @@ def serve(settings: Settings, hub: HubClient | None = None, *, reread: Callable[
 
 
 def log_start(settings: Settings, port: int, operations_port: int | None) -> None:
-    second = "" if operations_port is None else f", for operations on {settings.operations.host} port {operations_port}"
-    log.info("gateway listens on %s port %d%s", settings.host, port, second)
+    log.info("gateway listens on %s port %d", settings.host, port)
+    if operations_port is not None:
+        log.info("operations: %s port %d", settings.operations.host, operations_port)
     for model in settings.served:
-        engines = ", ".join(e.url for e in model.engines)
+        urls = ", ".join(e.url for e in model.engines)
         if model.discovery.source != "static":
-            engines = ", ".join(filter(None, (engines, f"those of discovery ({model.discovery.source})")))
-        log.info("serves %s; engines: %s", ", ".join(model.names), engines or "none configured")
+            urls = ", ".join(filter(None, (urls, f"those of discovery ({model.discovery.source})")))
+        log.info("serves %s; engines: %s", ", ".join(model.names), urls or "none configured")

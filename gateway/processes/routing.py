@@ -7,6 +7,7 @@ each process's own; the kernel spreads connections evenly, so it is a fair sampl
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from gateway.processes.client import HubClient
@@ -17,16 +18,20 @@ TOPIC: Final = "sent"
 NAME_BYTES: Final = 8
 
 
-def share_decisions(hub: HubClient, model: str, router: Router) -> None:
-    topic = f"{TOPIC} {model}"
+def share_decisions(hub: HubClient, routers: Sequence[Router]) -> None:
+    """`routers`: one per model, in the configuration's order, which is the same in every process."""
 
-    def tell(engine: str, request: RouteRequest) -> None:
-        hub.tell(topic, [engine, request.prompt_tokens, request.block_tokens, b"".join(request.names)])
+    def teller(index: int) -> Callable[[str, RouteRequest], None]:
+        def tell(engine: str, request: RouteRequest) -> None:
+            hub.tell(TOPIC, [index, engine, request.prompt_tokens, request.block_tokens, b"".join(request.names)])
+
+        return tell
 
     def heard(told: list[Any]) -> None:
-        engine, prompt_tokens, block_tokens, joined = told
+        index, engine, prompt_tokens, block_tokens, joined = told
         names = [joined[i : i + NAME_BYTES] for i in range(0, len(joined), NAME_BYTES)]
-        router.heard(engine, RouteRequest(prompt_tokens, names, block_tokens))
+        routers[index].heard(engine, RouteRequest(prompt_tokens, names, block_tokens))
 
-    router.on_sent = tell
-    hub.on(topic, heard)
+    for index, router in enumerate(routers):
+        router.on_sent = teller(index)
+    hub.on(TOPIC, heard)

@@ -57,6 +57,8 @@ class Router:
         self._look = asyncio.Event()
         """Set: an engine may be gone or new, do not wait for the next round of checks."""
         self._health: asyncio.Task[None] | None = None
+        self.on_sent: Callable[[str, RouteRequest], None] | None = None
+        """Told of every decision that `heard` of another process's router has a use for."""
         self._endpoints: Sequence[EngineEndpoint] = endpoints
         self._found: Sequence[EngineEndpoint] = ()
         self._max_engines = discovery.max_engines if discovery else 0
@@ -64,8 +66,6 @@ class Router:
         self._discovery: asyncio.Task[None] | None = None
         self._tls = TlsContexts()
         self._fleet = Fleet(self._make, self._forget, metrics)
-        self.on_sent: Callable[[str, RouteRequest], None] | None = None
-        """Told of every decision that `heard` of another process's router has a use for."""
 
     @property
     def workers(self) -> Sequence[Worker]:

@@ -9,10 +9,16 @@ import sys
 import threading
 import traceback
 
+from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
+from gateway.api.openapi import RawRoute
 
+router = APIRouter(route_class=RawRoute)
+
+
+@router.get("/debug/tasks")
 async def tasks(request: Request) -> Response:
     parts = []
     for task in sorted(asyncio.all_tasks(), key=lambda t: t.get_name()):
@@ -27,6 +33,7 @@ def _frames(task: asyncio.Task[object]) -> str:
     return "\n".join(lines) + "\n"
 
 
+@router.get("/debug/stacks")
 async def stacks(request: Request) -> Response:
     names = {t.ident: t.name for t in threading.enumerate()}
     found = sys._current_frames()

@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager
 import uvicorn
 from fastapi import APIRouter, FastAPI
 from starlette.datastructures import State
-from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from gateway.api.context import RequestScope
@@ -32,7 +31,7 @@ def operations_app(settings: Settings, metrics: Metrics, routers: list[APIRouter
     for router in routers:
         app.include_router(router)
     if settings.operations.debug:
-        app.router.routes += [Route("/debug/tasks", debug.tasks), Route("/debug/stacks", debug.stacks)]
+        app.include_router(debug.router)
     return RequestScope(app, metrics, settings.observability.access_log)
 
 
