@@ -40,6 +40,10 @@ class Services:
     tokenize: TokenizeService
 
     @property
+    def routers(self) -> tuple[Router, ...]:
+        return (self.router,)
+
+    @property
     def ready(self) -> bool:
         return self.router.ready
 

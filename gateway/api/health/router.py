@@ -23,7 +23,11 @@ async def health(request: Request) -> Response:
 @router.get("/ready", **documented(None, "At least one engine is healthy and the checkpoint is loaded"))
 async def ready(request: Request) -> Response:
     services = services_of(request)
-    engines = {w.name: "up" if w.usable() else "down" for w in services.router.workers}
+    engines = {
+        w.name: "draining" if w.draining else "up" if w.usable() else "down"
+        for r in services.routers
+        for w in r.workers
+    }
     body = {"status": "ready" if services.ready else "not_ready", "engines": engines, "version": version()}
     return json_response(body, 200 if services.ready else 503, None if services.ready else {"retry-after": "1"})
 
