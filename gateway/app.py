@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from gateway import version
 from gateway.admission.admission import Admission
 from gateway.admission.middleware import Authentication
+from gateway.api.admin.router import router as admin_router
 from gateway.api.chat.router import router as chat_router
 from gateway.api.completions.router import router as completions_router
 from gateway.api.context import RequestScope, context_of
@@ -86,6 +87,7 @@ def create_app(
         own.append(metrics_router)
     for router in own:
         app.include_router(router)
+    app.include_router(admin_router)
     app.include_router(docs_router)
     app.include_router(create_files_router(lambda r: services_of(r).media.files, lambda r: context_of(r).tenant))
 

@@ -87,13 +87,8 @@ async def start(settings: Settings, metrics: Metrics, admission: Admission) -> S
 
 
 def model_limits(settings: Settings) -> dict[str, tuple[int, int]]:
-    """model -> (places, waiting), of those that have a limit: this process's part of them, rounded up."""
-    several = settings.workers
-    return {
-        m.served_name: (-(-m.max_in_flight // several), -(-m.max_queue // several))
-        for m in settings.served
-        if m.max_in_flight is not None
-    }
+    """model -> (places, waiting), of those that have a limit."""
+    return {m.served_name: (m.max_in_flight, m.max_queue) for m in settings.served if m.max_in_flight is not None}
 
 
 async def _served(
