@@ -4,7 +4,7 @@ Authentication, the framework's error handlers, the routes."""
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from gateway import version
 from gateway.admission.admission import Admission
 from gateway.admission.middleware import Authentication
+from gateway.api.admin.router import router as admin_router
 from gateway.api.chat.router import router as chat_router
 from gateway.api.completions.router import router as completions_router
 from gateway.api.context import RequestScope, context_of
@@ -33,16 +34,22 @@ from gateway.metrics import Metrics
 from gateway.observability.loop_lag import watch_loop
 from gateway.processes.client import HubClient
 from gateway.processes.routing import share_decisions
+from gateway.reload import Reloader
 from gateway.services import services_of, start
 
 LIMIT_HEADERS: Final = ("limit", "remaining", "reset")
 
 
 def create_app(
-    settings: Settings, *, hub: HubClient | None = None, operations_sockets: list[socket.socket] | None = None
+    settings: Settings,
+    *,
+    hub: HubClient | None = None,
+    operations_sockets: list[socket.socket] | None = None,
+    reread: Callable[[], Settings] | None = None,
 ) -> FastAPI:
     """Everything heavy (checkpoint, media workers, engine pool) starts with the application's lifespan. `hub`: of the
-    supervisor, when this is one of several processes; `operations_sockets`: the second port, when it is bound already."""
+    supervisor, when this is one of several processes; `operations_sockets`: the second port, when it is bound already;
+    `reread`: reads the configuration again, for SIGHUP."""
     metrics = Metrics()
     metrics.build.info({"version": version()})
     process = (0, 1) if hub is None else (hub.number, settings.workers)
@@ -66,6 +73,8 @@ def create_app(
                     operations_server(settings, operations, operations_sockets)
                 )
             await running.enter_async_context(watch_loop(metrics))
+            if reread is not None:
+                await running.enter_async_context(Reloader(reread, services).on_signal())
             if hub is not None:
                 hub.serving()
             yield
@@ -80,6 +89,7 @@ def create_app(
         own.append(metrics_router)
     for router in own:
         app.include_router(router)
+    app.include_router(admin_router)
     app.include_router(docs_router)
     app.include_router(create_files_router(lambda r: services_of(r).media.files, lambda r: context_of(r).tenant))
 

@@ -8,7 +8,6 @@ part in gateway/<room>/settings.py.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
@@ -23,6 +22,7 @@ from pydantic_settings import (
     SettingsError,
 )
 
+from gateway.admission.keys import KeyRing
 from gateway.admission.settings import AdmissionSettings
 from gateway.api.models.settings import ModelSettings, RouteSettings, name_mistakes
 from gateway.api.settings import ApiSettings
@@ -105,18 +105,27 @@ class Settings(BaseSettings):
     observability: ObservabilitySettings = Field(default_factory=ObservabilitySettings)
 
     @model_validator(mode="after")
-    def _names(self) -> Settings:
+    def _consistent(self) -> Settings:
+        if mistakes := list(self.mistakes()):
+            raise ValueError("\n".join(mistakes))
+        return self
+
+    def mistakes(self) -> Iterator[str]:
+        """What is wrong with settings that are right one by one."""
         if self.models:
             fields = type(self).model_fields
             short = [n for n in SHORT_FORM if getattr(self, n) != fields[n].get_default(call_default_factory=True)]
             if short:
-                raise ValueError(f"{', '.join(short)}: part of the short form; with 'models' each entry has its own")
+                yield f"{', '.join(short)}: part of the short form; with 'models' each entry has its own"
         elif self.model_path is None:
-            raise ValueError("model_path: name a checkpoint folder, or list several 'models'")
-        mistakes = [*name_mistakes(self.served, self.routes), *self._unknown_to_tenants()]
-        if mistakes:
-            raise ValueError("; ".join(mistakes))
-        return self
+            yield "model_path: name a checkpoint folder, or list several 'models'"
+            return
+        yield from name_mistakes(self.served, self.routes)
+        yield from self._unknown_to_tenants()
+        try:
+            KeyRing(self.admission)
+        except ValueError as e:
+            yield f"admission: {e}"
 
     def _unknown_to_tenants(self) -> Iterator[str]:
         known = set(self.public_names)
@@ -125,7 +134,7 @@ class Settings(BaseSettings):
                 if name not in known:
                     yield f"admission.tenants: {tenant.name} may use {name!r}, which is no model and no route"
 
-    @cached_property
+    @property
     def served(self) -> list[ModelSettings]:
         """The models, whichever form they were given in. With several every engine has a name of its own."""
         if self.models:
@@ -193,10 +202,16 @@ def load(config_file: str | Path | None = None, **overrides: Any) -> Settings:
     try:
         return WithFile(**{k: v for k, v in overrides.items() if v is not None})
     except ValidationError as e:
-        lines = [f"{'.'.join(str(p) for p in err['loc']) or 'configuration'}: {err['msg']}" for err in e.errors()]
-        raise ConfigError("\n".join(lines)) from None
+        raise ConfigError("\n".join(_lines(e))) from None
     except SettingsError as e:
         raise ConfigError(str(e)) from None
+
+
+def _lines(error: ValidationError) -> Iterator[str]:
+    for one in error.errors():
+        where = ".".join(str(part) for part in one["loc"])
+        for line in one["msg"].removeprefix("Value error, ").splitlines():
+            yield f"{where}: {line}" if where else line
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:

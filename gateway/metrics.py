@@ -68,6 +68,16 @@ class Metrics:
         self.client_disconnects = counter("client_disconnects_total", "Clients gone before the end", "phase")
         self.loop_lag = histogram("event_loop_lag_seconds", "How late a 50 ms timer fires", _FAST)
 
+        self.reloads = counter("config_reloads_total", "Reloads of the configuration: applied, refused", "result")
+        self.reload_good = gauge(
+            "config_last_reload_successful", "1 unless the last reload was refused", over_processes="livemin"
+        )
+        self.reload_time = gauge(
+            "config_last_reload_success_timestamp_seconds",
+            "When the configuration that holds was read",
+            over_processes="livemin",
+        )
+
         # Generation
         self.ttft = histogram("time_to_first_token_seconds", "Arrival to first token", _TTFT, _MODEL)
         self.tpot = histogram("time_per_output_token_seconds", "Mean gap after the first token", _PER_TOKEN, _MODEL)

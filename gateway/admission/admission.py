@@ -38,6 +38,9 @@ class _Account:
         }
         self.levels: dict[Kind, float] = {}
 
+    def has(self, limits: Limits, priority: int) -> bool:
+        return (self.limits, self.priority) == (limits, priority)
+
     def headers(self, kind: Kind) -> dict[str, str]:
         """OpenAI's rate limit headers; none without that limit."""
         per_minute = self.per_minute[kind]
@@ -124,6 +127,25 @@ class Admission:
     ) -> None:
         await self._running.aclose()
 
+    def apply(self, settings: AdmissionSettings) -> None:
+        """Other keys, tenants and limits from now on. Who runs or waits goes on under the rules it came in by; what a tenant
+        has used of its minute stays used. Settings of Redis are not looked at. Raises ValueError, and changes nothing then."""
+        keys = KeyRing(settings)
+        old = self._accounts
+        self._accounts = {
+            name: old[name] if name in old and old[name].has(limits, priority) else _Account(name, limits, priority)
+            for name, (limits, priority) in keys.tenants.items()
+        }
+        self._keys, self._settings = keys, settings
+        self._gate.resize(settings.max_in_flight, settings.max_queue)
+
+    def _account(self, tenant: str) -> _Account:
+        """Raises ApiError: the tenant's last key may have been taken away since it was checked."""
+        try:
+            return self._accounts[tenant]
+        except KeyError:
+            raise ApiError("invalid_api_key", "this API key is no longer valid") from None
+
     def authenticate(self, headers: Mapping[str, str]) -> str:
         """The tenant's name. Raises ApiError("invalid_api_key")."""
         try:
@@ -138,7 +160,7 @@ class Admission:
     async def admit(self, tenant: str, media: int = 0) -> None:
         """Counts one request and its pictures and videos. Raises ApiError("rate_limit_exceeded") when the tenant has had its
         share of the minute."""
-        account = self._accounts[tenant]
+        account = self._account(tenant)
         await self.take(account, "requests", 1)
         if media:
             await self.take(account, "media", media, f"this request has {media} pictures and videos")
@@ -161,7 +183,7 @@ class Admission:
     @asynccontextmanager
     async def acquire(self, tenant: str, model: str = "") -> AsyncIterator[Permit]:
         """A place for a generation by `model`. Raises ApiError: queue_full, or overloaded after queue_timeout_s."""
-        account = self._accounts[tenant]
+        account = self._account(tenant)
         permit, leave = await self._enter(account, model)
         self._metrics.admitted.set(self._gate.in_flight)
         try:

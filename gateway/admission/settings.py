@@ -101,5 +101,10 @@ class AdmissionSettings(BaseModel):
         return self
 
     @property
+    def has_keys(self) -> bool:
+        """Without any the gateway is open to everybody."""
+        return bool(self.api_keys or self.tenants)
+
+    @property
     def _redis_tls(self) -> bool:
         return self.redis_url is not None and self.redis_url.get_secret_value().startswith("rediss://")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import signal
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -56,7 +59,7 @@ def gateway(
             from gateway.processes.supervisor import Supervisor
 
             return Supervisor(settings, config, overrides).run()
-        return serve(settings)
+        return serve(settings, reread=partial(load, config, **overrides))
     except ListenError as e:
         print(f"catalejo: {e}", file=sys.stderr)  # noqa: T201
         return 1
@@ -69,13 +72,15 @@ def as_yaml(settings: Settings) -> str:
     return yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False)
 
 
-def serve(settings: Settings, hub: HubClient | None = None) -> int:
-    """One gateway process; with a `hub` one of several on the port. Raises ListenError."""
+def serve(settings: Settings, hub: HubClient | None = None, *, reread: Callable[[], Settings] | None = None) -> int:
+    """One gateway process; with a `hub` one of several on the port. `reread`: the configuration once more, for SIGHUP.
+    Raises ListenError."""
     import uvicorn
 
     from gateway.app import create_app
     from gateway.http_protocol import protocol
 
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until it can be heeded: it must not end a gateway that is starting
     sys.setswitchinterval(THREAD_SWITCH_S)
     several = hub is not None
     tls = tls_context(settings.tls)
@@ -87,7 +92,7 @@ def serve(settings: Settings, hub: HubClient | None = None) -> int:
         close(listening)
         raise
     config = uvicorn.Config(
-        create_app(settings, hub=hub, operations_sockets=second),
+        create_app(settings, hub=hub, operations_sockets=second, reread=reread),
         loop="uvloop",
         http=protocol(settings.server_header_timeout_s),
         ws="none",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import signal
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -72,7 +73,7 @@ def main() -> int:
 
     settings = settings_of(order)
     configure(settings.observability)
-    return serve(settings, HubClient(Path(order.hub), order.number))
+    return serve(settings, HubClient(Path(order.hub), order.number), reread=partial(settings_of, order))
 
 
 if __name__ == "__main__":

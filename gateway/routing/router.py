@@ -19,7 +19,7 @@ from gateway.errors import ApiError
 from gateway.media.residency import Residency
 from gateway.metrics import Metrics
 from gateway.routing.blocks import block_names
-from gateway.routing.discovery import DiscoverySettings, make_source
+from gateway.routing.discovery import DiscoverySettings, Source, make_source
 from gateway.routing.fleet import Fleet
 from gateway.routing.policies import Choice, Policy, RouteRequest, make_policy
 from gateway.routing.settings import EngineEndpoint, RoutingSettings
@@ -31,6 +31,8 @@ from gateway.upstream.tls import TlsContexts
 log = logging.getLogger("catalejo.routing")
 STARTING_INTERVAL_S: Final = 0.25
 """How often engines are asked while none is up: a gateway should be ready as soon as its first engine is."""
+
+DISCOVERY_RESTART_S: Final = 5.0
 
 
 class Router:
@@ -90,7 +92,7 @@ class Router:
         await self._check_all()
         self._health = asyncio.create_task(self._watch(), name="engine health")
         if self._source is not None:
-            self._discovery = asyncio.create_task(self._source.run(self._discovered), name="engine discovery")
+            self._discovery = asyncio.create_task(self._discover(self._source), name="engine discovery")
 
     async def close(self) -> None:
         for task in (self._discovery, self._health):
@@ -118,6 +120,18 @@ class Router:
             return False
         worker.drain(draining)
         return True
+
+    def indexed_tokens(self, name: str) -> int:
+        """Prefix tokens that the engine is believed to cache; 0 for policies that do not ask."""
+        return self._policy.known_blocks(name) * self._settings.block_tokens
+
+    async def _discover(self, source: Source) -> None:
+        while True:
+            try:
+                await source.run(self._discovered)
+            except Exception:  # what no source foresaw: the engines known stay, and it is started anew
+                log.exception("discovery failed; it is started again in %.0f s", DISCOVERY_RESTART_S)
+            await asyncio.sleep(DISCOVERY_RESTART_S)
 
     def _discovered(self, found: Sequence[EngineEndpoint]) -> None:
         if len(found) > self._max_engines:

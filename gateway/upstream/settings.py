@@ -34,8 +34,23 @@ class EngineTls(BaseModel):
 class UpstreamSettings(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    connect_timeout_s: float = Field(default=5.0, gt=0)
-    accept_timeout_s: float = Field(default=600.0, gt=0, description="Longest wait for the engine to accept a request.")
+    connect_timeout_s: float = Field(default=5.0, gt=0, description="Longest wait for a connection, TLS included.")
+    accept_timeout_s: float = Field(
+        default=600.0,
+        gt=0,
+        description="Longest wait for the engine to accept a request; stock SGLang does after prefill.",
+    )
+    first_token_timeout_s: float = Field(
+        default=900.0,
+        gt=0,
+        description="Longest time from sending a request to its first token: queue and prefill there.",
+    )
+    token_timeout_s: float = Field(default=120.0, gt=0, description="Longest time between two tokens of an answer.")
+    total_timeout_s: float = Field(
+        default=7200.0,
+        gt=0,
+        description="Longest time from first sending a request to its last token, other engines included.",
+    )
     idle_timeout_s: float = Field(
         default=60.0, gt=0, description="Longest silence on a stream; engines send keep-alive lines."
     )

@@ -276,6 +276,7 @@ class Pipeline:
                     ticket = held.enter_context(worker.holding(len(request.input_ids), new_tokens))
                     stream = await self._open(worker, request)
                     stream.on_first_token = ticket.computed
+                    stream.on_success, stream.on_failure = worker.succeeded, worker.failed
                     stream.on_close = held.pop_all().close
                     return stream
             except ApiError as e:
@@ -295,6 +296,5 @@ class Pipeline:
             if isinstance(e, EngineUnreachable) and e.refused:
                 self._router.gone(worker)
             raise
-        worker.succeeded()
         worker.remember_media(request.items)
         return stream

@@ -120,6 +120,9 @@ class Run:
         name = self._stream.client.name
         if self._stream.tokens_seen or failure.code not in MOVABLE:
             return False
+        until = self._stream.until
+        if asyncio.get_running_loop().time() >= until:
+            return False
         child(self._metrics.upstream_retries, name, failure.code).inc()
         self._stream.close()
         try:
@@ -129,6 +132,7 @@ class Run:
         if moved.model != self._model:
             child(self._metrics.model_fallbacks, self._model, moved.model).inc()
         self._take_over(moved)
+        self._stream.until = until
         return True
 
     async def _updates(self) -> AsyncIterator[list[Update]]:
@@ -181,6 +185,7 @@ class Run:
                 self._finish(index, choice, reason, events, out, matched)
             case Failure(code, message, _):
                 child(self._metrics.upstream_failures, self._stream.client.name, "engine_error").inc()
+                self._stream.broke()
                 known = code if code in ERRORS and ERRORS[code][0] >= 500 else "engine_error"
                 raise ApiError(known, f"the engine failed: {message}")
 

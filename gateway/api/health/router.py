@@ -12,6 +12,7 @@ from starlette.responses import Response
 from gateway import version
 from gateway.api.openapi import RawRoute, documented
 from gateway.api.responses import json_response
+from gateway.routing.worker import Worker
 from gateway.services import services_of
 
 router = APIRouter(route_class=RawRoute, tags=["operations"])
@@ -23,6 +24,10 @@ async def health(request: Request) -> Response:
     return json_response({"status": "ok"})
 
 
+def _state(worker: Worker) -> str:
+    return "draining" if worker.draining else "up" if worker.usable() else "down"
+
+
 @router.get("/ready", **documented(None, "The checkpoints are loaded and at least one model has a healthy engine"))
 async def ready(request: Request) -> Response:
     services = services_of(request)
@@ -30,7 +35,7 @@ async def ready(request: Request) -> Response:
     body = {
         "status": "ready" if services.ready else "not_ready",
         "models": {m.name: "ready" if m.router.ready else "not_ready" for m in models},
-        "engines": {w.name: "up" if w.usable() else "down" for m in models for w in m.router.workers},
+        "engines": {w.name: _state(w) for m in models for w in m.router.workers},
         "version": version(),
     }
     return json_response(body, 200 if services.ready else 503, None if services.ready else {"retry-after": "1"})

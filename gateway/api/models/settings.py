@@ -110,5 +110,6 @@ def name_mistakes(models: list[ModelSettings], routes: list[RouteSettings]) -> I
     for model in models:
         for label in (e.name for e in model.engines if e.name):
             if label in engines:
-                yield f"engines: names must differ; {label!r} is in {engines[label]!r} and in {model.served_name!r}"
+                where = "there twice" if engines[label] == model.served_name else f"in {engines[label]!r} too"
+                yield f"engines: names must differ; {label!r} of {model.served_name!r} is {where}"
             engines[label] = model.served_name

@@ -48,6 +48,7 @@ class DnsSource:
         finally:
             if self._executor is not None:
                 self._executor.shutdown(wait=False, cancel_futures=True)
+                self._executor = None
 
     async def look(self, publish: Publish) -> None:
         """One lookup, and what follows from it."""

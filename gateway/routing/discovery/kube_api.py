@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import ssl
 from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -68,15 +69,17 @@ class KubeApi:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=WATCH_S + 30)
         async with self._get(path, query, timeout) as response:
             rest = bytearray()
-            async for data in response.content.iter_any():
-                rest += data
-                while (end := rest.find(b"\n")) >= 0:
-                    line = bytes(rest[:end])
-                    del rest[: end + 1]
-                    if line.strip():
-                        yield _event(line)
-                if len(rest) > MAX_EVENT_BYTES:
-                    raise ApiFailure(f"an event of the watch is longer than {MAX_EVENT_BYTES} bytes")
+            # A proxy that cuts long connections ends a watch as the server does: with no harm.
+            with suppress(aiohttp.ClientPayloadError, ConnectionResetError):
+                async for data in response.content.iter_any():
+                    rest += data
+                    while (end := rest.find(b"\n")) >= 0:
+                        line = bytes(rest[:end])
+                        del rest[: end + 1]
+                        if line.strip():
+                            yield _event(line)
+                    if len(rest) > MAX_EVENT_BYTES:
+                        raise ApiFailure(f"an event of the watch is longer than {MAX_EVENT_BYTES} bytes")
 
     def _get(self, path: str, query: Mapping[str, str], timeout: aiohttp.ClientTimeout) -> _Request:
         if self._session is None:
