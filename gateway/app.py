@@ -28,6 +28,7 @@ from gateway.api.tokenize.router import router as tokenize_router
 from gateway.config import Settings
 from gateway.metrics import Metrics
 from gateway.observability.loop_lag import watch_loop
+from gateway.observability.observer import Observer
 from gateway.services import services_of, start
 
 
@@ -36,20 +37,22 @@ def create_app(settings: Settings) -> FastAPI:
     metrics = Metrics()
     metrics.build.info({"version": version()})
     admission = Admission(settings.admission, metrics)
+    observer = Observer(settings.observability, metrics)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        services = await start(settings, metrics, admission)
-        app.state.services = services
-        try:
-            async with watch_loop(metrics):
-                yield
-        finally:
-            await services.close()
+        async with observer.running():
+            services = await start(settings, metrics, admission)
+            app.state.services = services
+            try:
+                async with watch_loop(metrics):
+                    yield
+            finally:
+                await services.close()
 
     app = _Application(title="Catalejo", version=version(), lifespan=lifespan, docs_url=None, redoc_url=None)
     install_error_handlers(app)
-    layers = _layers(settings, metrics, admission)
+    layers = _layers(settings, metrics, admission, observer)
     for layer, options in reversed(layers):
         app.add_middleware(layer, **options)
     own = (chat_router, completions_router, tokenize_router, models_router, health_router)
@@ -67,10 +70,13 @@ def create_app(settings: Settings) -> FastAPI:
     return app
 
 
-def _layers(settings: Settings, metrics: Metrics, admission: Admission) -> list[tuple[Any, dict[str, Any]]]:
+def _layers(
+    settings: Settings, metrics: Metrics, admission: Admission, observer: Observer
+) -> list[tuple[Any, dict[str, Any]]]:
     """Outermost first."""
+    log = settings.observability.access_log
     layers: list[tuple[Any, dict[str, Any]]] = [
-        (RequestScope, {"metrics": metrics, "access_log": settings.observability.access_log})
+        (RequestScope, {"metrics": metrics, "access_log": log, "observer": observer})
     ]
     if settings.cors_origins:
         cors = {

@@ -8,7 +8,7 @@ part in gateway/<room>/settings.py.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import yaml
 from pydantic import Field, SecretStr, ValidationError, model_validator
@@ -102,8 +102,30 @@ def load(config_file: str | Path | None = None, **overrides: Any) -> Settings:
 
     Raises ConfigError with one line per mistake."""
     values = {} if config_file is None else _read_yaml(Path(config_file))
+    return _build(Settings, values, {k: v for k, v in overrides.items() if v is not None})
 
-    class WithFile(Settings):
+
+class _ObservabilityOnly(BaseSettings):
+    model_config = SettingsConfigDict(
+        env_prefix="CATALEJO_", env_nested_delimiter="__", extra="ignore", nested_model_default_partial_update=True
+    )
+
+    observability: ObservabilitySettings = Field(default_factory=ObservabilitySettings)
+
+
+def load_observability(config_file: str | Path | None = None) -> ObservabilitySettings:
+    """That part alone, for commands that need no model. Raises ConfigError."""
+    values = {} if config_file is None else _read_yaml(Path(config_file))
+    return _build(_ObservabilityOnly, values, {}).observability
+
+
+S = TypeVar("S", bound=BaseSettings)
+
+
+def _build(cls: type[S], values: dict[str, Any], overrides: dict[str, Any]) -> S:
+    """`values` are the file's. Raises ConfigError."""
+
+    class WithFile(cls):  # type: ignore[valid-type,misc]
         @classmethod
         def settings_customise_sources(
             cls,
@@ -116,7 +138,7 @@ def load(config_file: str | Path | None = None, **overrides: Any) -> Settings:
             return init_settings, env_settings, InitSettingsSource(settings_cls, init_kwargs=values)
 
     try:
-        return WithFile(**{k: v for k, v in overrides.items() if v is not None})
+        return cast(S, WithFile(**overrides))
     except ValidationError as e:
         lines = [f"{'.'.join(str(p) for p in err['loc']) or 'configuration'}: {err['msg']}" for err in e.errors()]
         raise ConfigError("\n".join(lines)) from None

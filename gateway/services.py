@@ -81,6 +81,7 @@ async def start(settings: Settings, metrics: Metrics, admission: Admission) -> S
         api=settings.api,
         abort_wait_s=settings.upstream.abort_wait_s,
         record_blocks=settings.observability.record_blocks,
+        log_prompt_characters=settings.observability.log_prompt_characters,
     )
     defaults = generation_defaults(settings.model_path) if settings.api.use_generation_config else {}
     chat = ChatService(settings.api, names, checkpoint, builder, pipeline, defaults, metrics)

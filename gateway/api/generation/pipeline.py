@@ -10,7 +10,7 @@ import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -25,6 +25,7 @@ from gateway.api.generation.text import TextWork, context_exceeded
 from gateway.api.settings import ApiSettings
 from gateway.errors import ApiError
 from gateway.metrics import Metrics, child
+from gateway.observability.usage import RequestUsage
 from gateway.routing.blocks import block_names
 from gateway.routing.router import Router
 from gateway.routing.worker import Worker
@@ -42,6 +43,16 @@ RECORD_BLOCK_TOKENS: Final = 512  # what loadtest/replay.py and public traces co
 
 async def _settle(permit: Permit, run: Run) -> None:
     permit.settle(run.completion_tokens)
+
+
+def _add_media(context: RequestContext, media: Sequence[PreparedMedia]) -> None:
+    assert context.usage is not None
+    for part in media:
+        if part.modality == "image":
+            context.usage.images += 1
+        else:
+            context.usage.videos += 1
+        context.usage.media_bytes += part.source_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +76,7 @@ class Pipeline:
         api: ApiSettings,
         abort_wait_s: float,
         record_blocks: bool = False,
+        log_prompt_characters: int = 0,
     ) -> None:
         self._checkpoint = checkpoint
         self._admission = admission
@@ -77,6 +89,7 @@ class Pipeline:
         self.text = TextWork(api, checkpoint, lambda: self.context_length)
         self._abort_wait_s = abort_wait_s
         self._record_blocks = record_blocks
+        self._log_prompt_characters = log_prompt_characters
 
     @property
     def context_length(self) -> int:
@@ -94,12 +107,14 @@ class Pipeline:
         """All are open, or none. One place in admission for all of them; the last to close gives it back."""
         # Media come before the place: slow servers of pictures must not hold places that text could use. The media room
         # bounds that phase itself. Text is refused by a full queue before any work.
+        context.usage = context.usage or RequestUsage()
         self._admission.admit(context.tenant)
         early = [await self._inputs(plan, context) if plan.media else None for plan in plans]
         place = AsyncExitStack()
         runs: list[Run] = []
         try:
-            permit = await place.enter_async_context(self._admission.acquire(context.tenant))
+            with context.step("queue"):
+                permit = await place.enter_async_context(self._admission.acquire(context.tenant))
             for plan, inputs in zip(plans, early, strict=True):
                 runs.append(await self._open_one(plan, inputs or await self._inputs(plan, context), context, permit))
             context.headers.update(permit.headers)
@@ -121,10 +136,14 @@ class Pipeline:
 
     async def _inputs(self, plan: Plan, context: RequestContext) -> _Inputs:
         began = perf_counter()
-        rendered = await self.text.run(plan.text_bytes, plan.render, plan.prompt_param)
+        with context.step("prompt"):
+            rendered = await self.text.run(plan.text_bytes, plan.render, plan.prompt_param)
         child(self._metrics.steps, "prompt").observe(perf_counter() - began)
+        if not plan.media:
+            return _Inputs(rendered, [], 0.0)
         began = perf_counter()
-        media = await self._media.prepare(plan.media, tenant=context.tenant) if plan.media else []
+        with context.step("media"):
+            media = await self._media.prepare(plan.media, tenant=context.tenant)
         return _Inputs(rendered, media, perf_counter() - began)
 
     async def _open_one(self, plan: Plan, inputs: _Inputs, context: RequestContext, permit: Permit) -> Run:
@@ -135,16 +154,19 @@ class Pipeline:
             if self._record_blocks:
                 names = block_names(request.input_ids, request.items, request.cache_salt, RECORD_BLOCK_TOKENS)
                 context.notes["blocks"] = [int.from_bytes(name[:6], "big") for name in names]
+            if self._log_prompt_characters:
+                context.notes["prompt"] = self._prompt_text(rendered)
             tried: set[str] = set()
             parsers = [plan.parser(rendered) for _ in range(plan.n)]
             self._metrics.overhead.observe(perf_counter() - context.began - inputs.media_s)
             permit.charge(len(ids))
             try:
-                stream = await self._send(request, plan.session, tried)
+                stream = await self._send(request, plan, context, tried)
             except BaseException:
                 permit.settle(-len(ids))  # the engine computed nothing
                 raise
             child(self._metrics.prompt_tokens, self._model_name).observe(len(ids))
+            _add_media(context, inputs.media)
             run = Run(
                 stream,
                 parsers,
@@ -154,11 +176,16 @@ class Pipeline:
                 self._metrics,
                 self._abort_wait_s,
                 resources.pop_all(),
-                self._mover(request, plan.session, tried),
+                self._mover(request, plan, context, tried),
             )
             run.on_close(lambda: _settle(permit, run))
             return run
         raise AssertionError("unreachable")
+
+    def _prompt_text(self, rendered: RenderedPrompt) -> str:
+        limit = self._log_prompt_characters
+        # A token is a byte or more, a character at most four.
+        return self._checkpoint.decode(rendered.ids[: 4 * limit])[:limit]
 
     async def _timed(self, step: str, large: bool, work: Callable[[], T]) -> T:
         began = perf_counter()
@@ -214,21 +241,23 @@ class Pipeline:
             require=tuple(name for name, on in used.items() if on),
         )
 
-    async def _send(self, request: GenerateRequest, session: str, tried: set[str]) -> GenerationStream:
+    async def _send(
+        self, request: GenerateRequest, plan: Plan, context: RequestContext, tried: set[str]
+    ) -> GenerationStream:
         """To the best worker not in `tried`; to another one when it could not be reached or has no place left. `tried`
         grows by every worker that failed. Closing the stream gives the worker's slot back."""
         long = len(request.input_ids) > LARGE_PROMPT_TOKENS
         route = await self._timed(
             "route",
             long,
-            lambda: self._router.route_request(request.input_ids, request.items, request.cache_salt, session),
+            lambda: self._router.route_request(request.input_ids, request.items, request.cache_salt, plan.session),
         )
         while True:
             worker, new_tokens = self._router.pick(route, exclude=frozenset(tried))
             try:
                 with ExitStack() as held:
                     ticket = held.enter_context(worker.holding(len(request.input_ids), new_tokens))
-                    stream = await self._open(worker, request)
+                    stream = await self._open(worker, request, plan.route, context)
                     stream.on_first_token = ticket.computed
                     stream.on_close = held.pop_all().close
                     return stream
@@ -239,23 +268,32 @@ class Pipeline:
                 child(self._metrics.upstream_retries, worker.name, e.code).inc()
 
     def _mover(
-        self, request: GenerateRequest, session: str, tried: set[str]
+        self, request: GenerateRequest, plan: Plan, context: RequestContext, tried: set[str]
     ) -> Callable[[str], Awaitable[GenerationStream]]:
         async def move(failed: str) -> GenerationStream:
             self._router.failed(failed)
             tried.add(failed)
             if not self._router.others(tried):
                 raise ApiError("engine_unavailable", "no other engine is available")
-            return await self._send(request, session, tried)
+            return await self._send(request, plan, context, tried)
 
         return move
 
-    async def _open(self, worker: Worker, request: GenerateRequest) -> GenerationStream:
+    async def _open(
+        self, worker: Worker, request: GenerateRequest, route: str, context: RequestContext
+    ) -> GenerationStream:
+        span = context.trace.engine(worker.name, self._model_name, route, request)
+        if span.traceparent is not None:
+            request = replace(request, traceparent=span.traceparent)
         try:
             stream = await worker.client.open(
                 request, worker.known_media(i.hash for i in request.items), worker.forget_media
             )
-        except ApiError as e:
+            stream.span = span
+        except BaseException as e:
+            span.end(e.code if isinstance(e, ApiError) else "aborted")
+            if not isinstance(e, ApiError):
+                raise
             if e.code in ("engine_unavailable", "engine_error", "engine_timeout"):
                 worker.failed()
             if isinstance(e, EngineUnreachable) and e.refused:
