@@ -50,8 +50,9 @@ def serve(settings: Settings) -> int:
     from gateway.commands.paths import check_checkpoint
     from gateway.http_protocol import protocol
     from gateway.observability.logging import configure
+    from gateway.observability.tracing import missing
 
-    if problem := check_checkpoint(settings.model_path):
+    if problem := check_checkpoint(settings.model_path) or missing(settings.observability.tracing):
         print(f"catalejo: {problem}", file=sys.stderr)  # noqa: T201
         return 2
     configure(settings.observability)
