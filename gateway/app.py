@@ -32,6 +32,7 @@ from gateway.api.tokenize.router import router as tokenize_router
 from gateway.config import Settings
 from gateway.metrics import Metrics
 from gateway.observability.loop_lag import watch_loop
+from gateway.observability.observer import Observer
 from gateway.processes.client import HubClient
 from gateway.processes.routing import share_decisions
 from gateway.reload import Reloader
@@ -51,6 +52,7 @@ def create_app(
     metrics = Metrics()
     metrics.build.info({"version": version()})
     process = (0, 1) if hub is None else (hub.number, settings.workers)
+    observer = Observer(settings.observability, metrics)
     admission = Admission(settings.admission, metrics, rates=hub, places=hub, process=process)
 
     @asynccontextmanager
@@ -59,6 +61,7 @@ def create_app(
             if hub is not None:
                 await hub.connect()
                 running.callback(hub.close)
+            await running.enter_async_context(observer.running())
             await running.enter_async_context(admission)
             services = await start(settings, metrics, admission)
             running.push_async_callback(services.close)
@@ -66,7 +69,7 @@ def create_app(
             if hub is not None:
                 share_decisions(hub, services.routers)
             if settings.operations.port is not None:
-                operations = operations_app(settings, metrics, [health_router, metrics_router], app.state)
+                operations = operations_app(settings, metrics, observer, [health_router, metrics_router], app.state)
                 app.state.operations_sockets = await running.enter_async_context(
                     operations_server(settings, operations, operations_sockets)
                 )
@@ -79,7 +82,7 @@ def create_app(
 
     app = _Application(title="Catalejo", version=version(), lifespan=lifespan, docs_url=None, redoc_url=None)
     install_error_handlers(app)
-    layers = _layers(settings, metrics, admission)
+    layers = _layers(settings, metrics, admission, observer)
     for layer, options in reversed(layers):
         app.add_middleware(layer, **options)
     own = [chat_router, completions_router, tokenize_router, models_router, health_router]
@@ -100,17 +103,20 @@ def create_app(
     return app
 
 
-def _layers(settings: Settings, metrics: Metrics, admission: Admission) -> list[tuple[Any, dict[str, Any]]]:
+def _layers(
+    settings: Settings, metrics: Metrics, admission: Admission, observer: Observer
+) -> list[tuple[Any, dict[str, Any]]]:
     """Outermost first."""
+    log = settings.observability.access_log
     layers: list[tuple[Any, dict[str, Any]]] = [
-        (RequestScope, {"metrics": metrics, "access_log": settings.observability.access_log})
+        (RequestScope, {"metrics": metrics, "access_log": log, "observer": observer})
     ]
     if settings.cors_origins:
         cors = {
             "allow_origins": settings.cors_origins,
             "allow_methods": ["*"],
             "allow_headers": ["*"],
-            "expose_headers": ["x-request-id", "retry-after"],
+            "expose_headers": ["x-request-id", "retry-after", "x-catalejo-model"],
         }
         layers.append((CORSMiddleware, cors))
     layers.append((Authentication, {"admission": admission, "protect_metrics": settings.admission.protect_metrics}))
