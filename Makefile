@@ -51,7 +51,7 @@ format: setup ## rewrite files in the project's format
 	cargo fmt --all
 
 locks: setup ## re-pin requirements/app.txt from pyproject.toml
-	$(BIN)/pip-compile --quiet --upgrade --extra engine-local --extra loadtest --extra dev --strip-extras --allow-unsafe \
+	$(BIN)/pip-compile --quiet --upgrade --extra engine-local --extra loadtest --extra tracing --extra dev --strip-extras --allow-unsafe \
 	  --no-emit-index-url --no-emit-find-links --no-header --no-annotate -o requirements/app.txt pyproject.toml
 
 clean: ## remove everything built here

@@ -32,6 +32,7 @@ from gateway.api.tokenize.router import router as tokenize_router
 from gateway.config import Settings
 from gateway.metrics import Metrics
 from gateway.observability.loop_lag import watch_loop
+from gateway.observability.observer import Observer
 from gateway.processes.client import HubClient
 from gateway.processes.routing import share_routing
 from gateway.reload import Reloader
@@ -53,6 +54,7 @@ def create_app(
     metrics = Metrics()
     metrics.build.info({"version": version()})
     process = (0, 1) if hub is None else (hub.number, settings.workers)
+    observer = Observer(settings.observability, metrics)
     admission = Admission(settings.admission, metrics, rates=hub, places=hub, process=process)
 
     @asynccontextmanager
@@ -61,6 +63,7 @@ def create_app(
             if hub is not None:
                 await hub.connect()
                 running.callback(hub.close)
+            await running.enter_async_context(observer.running())
             await running.enter_async_context(admission)
             services = await start(settings, metrics, admission)
             running.push_async_callback(services.close)
@@ -69,7 +72,8 @@ def create_app(
                 services.hub = hub
                 share_routing(hub, services.routers)
             if settings.operations.port is not None:
-                operations = operations_app(settings, metrics, [health_router, metrics_router, admin_router], app.state)
+                routers = [health_router, metrics_router, admin_router]
+                operations = operations_app(settings, metrics, observer, routers, app.state)
                 app.state.operations_sockets = await running.enter_async_context(
                     operations_server(settings, operations, operations_sockets)
                 )
@@ -82,7 +86,7 @@ def create_app(
 
     app = _Application(title="Catalejo", version=version(), lifespan=lifespan, docs_url=None, redoc_url=None)
     install_error_handlers(app)
-    layers = _layers(settings, metrics, admission)
+    layers = _layers(settings, metrics, admission, observer)
     for layer, options in reversed(layers):
         app.add_middleware(layer, **options)
     own = [chat_router, completions_router, tokenize_router, models_router, health_router]
@@ -104,7 +108,9 @@ def create_app(
     return app
 
 
-def _layers(settings: Settings, metrics: Metrics, admission: Admission) -> list[tuple[Any, dict[str, Any]]]:
+def _layers(
+    settings: Settings, metrics: Metrics, admission: Admission, observer: Observer
+) -> list[tuple[Any, dict[str, Any]]]:
     """Outermost first."""
     layers: list[tuple[Any, dict[str, Any]]] = []
     if settings.cors_origins:  # around everything, or a browser could not read a refusal
@@ -113,10 +119,11 @@ def _layers(settings: Settings, metrics: Metrics, admission: Admission) -> list[
             "allow_origins": settings.cors_origins,
             "allow_methods": ["*"],
             "allow_headers": ["*"],
-            "expose_headers": ["x-request-id", "retry-after", "openai-processing-ms", *limits],
+            "expose_headers": ["x-request-id", "retry-after", "openai-processing-ms", "x-catalejo-model", *limits],
         }
         layers.append((CORSMiddleware, cors))
-    layers.append((RequestScope, {"metrics": metrics, "access_log": settings.observability.access_log}))
+    log = settings.observability.access_log
+    layers.append((RequestScope, {"metrics": metrics, "access_log": log, "observer": observer}))
     layers.append((Authentication, {"admission": admission, "protect_metrics": settings.admission.protect_metrics}))
     return layers
 

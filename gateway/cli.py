@@ -109,6 +109,32 @@ def doctor(
     raise typer.Exit(command.run(model, engine, config))
 
 
+@app.command()
+def usage(
+    config: ConfigOption = None,
+    ledger: Annotated[
+        Path | None, typer.Option(help="SQLite file, or folder of JSON lines; the configuration's when absent.")
+    ] = None,
+    since: Annotated[str | None, typer.Option(help="A date or time in UTC (2026-11-30), or an age (7d, 24h).")] = None,
+    until: Annotated[str | None, typer.Option(help="The same; now when absent.")] = None,
+    by: Annotated[
+        str, typer.Option(help="Comma-separated: month, day, hour, tenant, model, outcome.")
+    ] = "day,tenant,model",
+    tenant: Annotated[str | None, typer.Option(help="Of this tenant alone.")] = None,
+    model: Annotated[str | None, typer.Option(help="Of this model alone.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="One line per group.")] = False,
+) -> None:
+    """Total the usage ledger: requests, tokens, media and costs by tenant, model and day."""
+    from gateway.commands import usage as command
+
+    if as_json and as_csv:
+        raise typer.BadParameter("give one of --json and --csv")
+    form = "json" if as_json else "csv" if as_csv else "table"
+    names = [name.strip() for name in by.split(",") if name.strip()]
+    raise typer.Exit(command.run(config, ledger, since, until, names, tenant, model, form))
+
+
 @app.command("hash-key")
 def hash_key() -> None:
     """Read an API key from standard input, print the form for `api_key_hashes`."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar, cast
 from urllib.parse import urlsplit
 
 import yaml
@@ -200,8 +200,30 @@ def load(config_file: str | Path | None = None, **overrides: Any) -> Settings:
 
     Raises ConfigError with one line per mistake."""
     values = {} if config_file is None else _read_yaml(Path(config_file))
+    return _build(Settings, values, {k: v for k, v in overrides.items() if v is not None})
 
-    class WithFile(Settings):
+
+class _ObservabilityOnly(BaseSettings):
+    model_config = SettingsConfigDict(
+        env_prefix="CATALEJO_", env_nested_delimiter="__", extra="ignore", nested_model_default_partial_update=True
+    )
+
+    observability: ObservabilitySettings = Field(default_factory=ObservabilitySettings)
+
+
+def load_observability(config_file: str | Path | None = None) -> ObservabilitySettings:
+    """That part alone, for commands that need no model. Raises ConfigError."""
+    values = {} if config_file is None else _read_yaml(Path(config_file))
+    return _build(_ObservabilityOnly, values, {}).observability
+
+
+S = TypeVar("S", bound=BaseSettings)
+
+
+def _build(cls: type[S], values: dict[str, Any], overrides: dict[str, Any]) -> S:
+    """`values` are the file's. Raises ConfigError."""
+
+    class WithFile(cls):  # type: ignore[valid-type,misc]
         @classmethod
         def settings_customise_sources(
             cls,
@@ -214,7 +236,7 @@ def load(config_file: str | Path | None = None, **overrides: Any) -> Settings:
             return init_settings, env_settings, InitSettingsSource(settings_cls, init_kwargs=values)
 
     try:
-        return WithFile(**{k: v for k, v in overrides.items() if v is not None})
+        return cast(S, WithFile(**overrides))
     except ValidationError as e:
         raise ConfigError("\n".join(_lines(e))) from None
     except SettingsError as e:

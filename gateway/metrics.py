@@ -82,12 +82,18 @@ class Metrics:
 
         # Generation
         self.ttft = histogram("time_to_first_token_seconds", "Arrival to first token", _TTFT, _MODEL)
+        self.itl = histogram(
+            "inter_token_latency_seconds", "Gap between two arrivals of tokens of an answer", _PER_TOKEN, _MODEL
+        )
         self.tpot = histogram("time_per_output_token_seconds", "Mean gap after the first token", _PER_TOKEN, _MODEL)
         self.generation_duration = histogram("generation_duration_seconds", "Arrival to finish", _WHOLE, _MODEL)
         self.tokens = counter(
             "tokens_total", "Tokens by type: input, output, cached_input, reasoning", _MODEL, "gen_ai_token_type"
         )
         self.prompt_tokens = histogram("prompt_tokens", "Prompt length after media expansion", _TOKENS, _MODEL)
+        self.generations = counter(
+            "generations_total", "Generation requests by outcome: ok, refused, failed, aborted", _MODEL, "outcome"
+        )
         self.finishes = counter("finishes_total", "Finished choices", _MODEL, "gen_ai_response_finish_reason")
         self.overhead = histogram("gateway_overhead_seconds", "Arrival to engine request sent, media excluded", _FAST)
         self.steps = histogram("step_seconds", "Time in one step of a request", _FAST, "step")
@@ -95,6 +101,11 @@ class Metrics:
         self.model_fallbacks = counter(
             "model_fallbacks_total", "Requests another model served", _MODEL, "gen_ai_response_model"
         )
+
+        # The usage ledger and traces
+        self.ledger_records = counter("ledger_records_total", "Requests in the ledger: written, dropped", "outcome")
+        self.ledger_failures = counter("ledger_failures_total", "Writes that failed; their batch is tried again")
+        self.trace_spans = counter("trace_spans_total", "Spans sent to the collector: exported, failed", "outcome")
 
         # Admission
         self.queue_depth = gauge("admission_queue_depth", "Requests waiting for a place")

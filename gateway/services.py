@@ -123,6 +123,7 @@ async def _served(
         abort_wait_s=settings.upstream.abort_wait_s,
         record_blocks=settings.observability.record_blocks,
         huge_texts=huge,
+        log_prompt_characters=settings.observability.log_prompt_characters,
     )
     return ServedModel(
         name=model.served_name,

@@ -13,6 +13,7 @@ from typing import Any, Final
 from gateway.commands.paths import check_checkpoint
 from gateway.config import ConfigError, Settings, load
 from gateway.observability.logging import configure
+from gateway.observability.tracing import missing
 from gateway.processes.client import HubClient
 from gateway.processes.sockets import ListenError, bind, close, port_of, tls_context
 
@@ -53,6 +54,9 @@ def gateway(
         if problem := check_checkpoint(one.model_path):
             print(f"catalejo: {one.served_name}: {problem}", file=sys.stderr)  # noqa: T201
             return 2
+    if problem := missing(settings.observability.tracing):
+        print(f"catalejo: {problem}", file=sys.stderr)  # noqa: T201
+        return 2
     configure(settings.observability)
     try:
         if settings.workers > 1:

@@ -22,6 +22,7 @@ from gateway.api.generation.run import Run, Update
 from gateway.api.openapi import RawRoute, documented
 from gateway.api.responses import json_response
 from gateway.api.streaming import event_stream
+from gateway.observability.usage import RequestUsage
 from gateway.services import services_of
 
 router = APIRouter(route_class=RawRoute, tags=["completions"])
@@ -31,6 +32,7 @@ router = APIRouter(route_class=RawRoute, tags=["completions"])
 async def completions(request: Request) -> Response:
     services, context = services_of(request), context_of(request)
     service = services.completions
+    context.usage = RequestUsage()
     require_json(request)
     body = await read_body(request, service.settings)
     asked, size = await service.read(body), len(body)

@@ -29,6 +29,7 @@ from gateway.api.generation.text import TextWork, context_exceeded
 from gateway.api.settings import ApiSettings
 from gateway.errors import ApiError
 from gateway.metrics import Metrics, child
+from gateway.observability.usage import RequestUsage
 from gateway.routing.blocks import block_names
 from gateway.routing.router import Router
 from gateway.routing.worker import Worker
@@ -42,6 +43,16 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 LARGE_PROMPT_TOKENS: Final = 65536
 RECORD_BLOCK_TOKENS: Final = 512  # what loadtest/replay.py and public traces count in
+
+
+def _add_media(context: RequestContext, media: Sequence[PreparedMedia]) -> None:
+    assert context.usage is not None
+    for part in media:
+        if part.modality == "image":
+            context.usage.images += 1
+        else:
+            context.usage.videos += 1
+        context.usage.media_bytes += part.source_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +79,7 @@ class Pipeline:
         abort_wait_s: float,
         record_blocks: bool = False,
         huge_texts: Executor,
+        log_prompt_characters: int = 0,
     ) -> None:
         """`huge_texts`: where the largest texts of all models become tokens."""
         self.texts = TokenTexts(checkpoint)
@@ -82,6 +94,7 @@ class Pipeline:
         self.text = TextWork(api, checkpoint, lambda: self.context_length, huge_texts)
         self._abort_wait_s = abort_wait_s
         self._record_blocks = record_blocks
+        self._log_prompt_characters = log_prompt_characters
 
     @property
     def context_length(self) -> int:
@@ -107,11 +120,13 @@ class Pipeline:
         all of them; the last to close gives it back."""
         # Media come before the place: slow servers of pictures must not hold places that text could use. The media room
         # bounds that phase itself. Text is refused by a full queue before any work.
+        context.usage = context.usage or RequestUsage()
         await self._admission.admit(context.tenant, sum(len(plan.media) for plan in plans))
         inputs = [await self._early(plan, context) for plan in plans]
         place = AsyncExitStack()
         try:
-            permit = await place.enter_async_context(self._admission.acquire(context.tenant, self.model_name))
+            with context.step("queue"):
+                permit = await place.enter_async_context(self._admission.acquire(context.tenant, self.model_name))
             try:
                 opened = await self.start(plans, inputs, context, permit, others)
             except ApiError as e:
@@ -121,6 +136,8 @@ class Pipeline:
         except BaseException:
             await place.aclose()
             raise
+        for given in inputs:
+            _add_media(context, given.media)
         runs = [Run(one, context, self._metrics, self._abort_wait_s) for one in opened]
         left = len(runs)
 
@@ -138,14 +155,16 @@ class Pipeline:
     async def _early(self, plan: Plan, context: RequestContext) -> Inputs:
         if not plan.media:
             return Inputs()
-        rendered = await self._render(plan)  # a prompt that is refused fetches nothing
+        rendered = await self._render(plan, context)  # a prompt that is refused fetches nothing
         began = perf_counter()
-        media = await self._media.prepare(plan.media, tenant=context.tenant)
+        with context.step("media"):
+            media = await self._media.prepare(plan.media, tenant=context.tenant)
         return Inputs(rendered, media, perf_counter() - began)
 
-    async def _render(self, plan: Plan) -> RenderedPrompt:
+    async def _render(self, plan: Plan, context: RequestContext) -> RenderedPrompt:
         began = perf_counter()
-        rendered = await self.text.run(plan.text_bytes, plan.render, plan.prompt_param)
+        with context.step("prompt"):
+            rendered = await self.text.run(plan.text_bytes, plan.render, plan.prompt_param)
         child(self._metrics.steps, "prompt").observe(perf_counter() - began)
         return rendered
 
@@ -174,18 +193,20 @@ class Pipeline:
     async def _start_one(
         self, plan: Plan, inputs: Inputs, context: RequestContext, permit: Permit, others: Sequence[Alternative]
     ) -> Opened:
-        rendered = inputs.rendered or await self._render(plan)
+        rendered = inputs.rendered or await self._render(plan, context)
         ids, items = await self._expand(rendered, inputs.media)
         request = self._request(plan, context, ids, items, plan.grammar(rendered), permit.priority)
         if self._record_blocks:
             names = block_names(request.input_ids, request.items, request.cache_salt, RECORD_BLOCK_TOKENS)
             context.notes["blocks"] = [int.from_bytes(name[:6], "big") for name in names]
+        if self._log_prompt_characters:
+            context.notes["prompt"] = self._prompt_text(rendered)
         tried: set[str] = set()
         parsers = [plan.parser(rendered) for _ in range(plan.n)]
         self._metrics.overhead.observe(perf_counter() - context.began - inputs.media_s)
         await permit.charge(len(ids))
         try:
-            stream = await self._send(request, plan.session, tried)
+            stream = await self._send(request, plan, context, tried)
         except BaseException:
             permit.settle(-len(ids))  # the engine computed nothing
             raise
@@ -197,7 +218,7 @@ class Pipeline:
             try:
                 if not self._router.others(tried):
                     raise why
-                return replace(opened, stream=await self._send(request, plan.session, tried))
+                return replace(opened, stream=await self._send(request, plan, context, tried))
             except ApiError as e:
                 [other] = await elsewhere(e, others, [replace(inputs, rendered=None)], context, permit)
                 permit.settle(-len(ids))
@@ -205,6 +226,11 @@ class Pipeline:
 
         opened = Opened(stream, parsers, ids, self.model_name, plan.model, self.texts, move)
         return opened
+
+    def _prompt_text(self, rendered: RenderedPrompt) -> str:
+        limit = self._log_prompt_characters
+        # A token is a byte or more, a character at most four.
+        return self._checkpoint.decode(rendered.ids[: 4 * limit])[:limit]
 
     async def _timed(self, step: str, large: bool, work: Callable[[], T]) -> T:
         began = perf_counter()
@@ -260,21 +286,23 @@ class Pipeline:
             require=tuple(name for name, on in used.items() if on),
         )
 
-    async def _send(self, request: GenerateRequest, session: str, tried: set[str]) -> GenerationStream:
+    async def _send(
+        self, request: GenerateRequest, plan: Plan, context: RequestContext, tried: set[str]
+    ) -> GenerationStream:
         """To the best worker not in `tried`; to another one when it could not be reached or has no place left. `tried`
         grows by every worker that failed. Closing the stream gives the worker's slot back."""
         long = len(request.input_ids) > LARGE_PROMPT_TOKENS
         route = await self._timed(
             "route",
             long,
-            lambda: self._router.route_request(request.input_ids, request.items, request.cache_salt, session),
+            lambda: self._router.route_request(request.input_ids, request.items, request.cache_salt, plan.session),
         )
         while True:
             worker, new_tokens = self._router.pick(route, exclude=frozenset(tried))
             try:
                 with ExitStack() as held:
                     ticket = held.enter_context(worker.holding(len(request.input_ids), new_tokens))
-                    stream = await self._open(worker, request)
+                    stream = await self._open(worker, request, plan.route, context)
                     stream.on_first_token = ticket.computed
                     stream.on_success, stream.on_failure = worker.succeeded, worker.failed
                     stream.on_close = held.pop_all().close
@@ -285,12 +313,21 @@ class Pipeline:
                     raise
                 child(self._metrics.upstream_retries, worker.name, e.code).inc()
 
-    async def _open(self, worker: Worker, request: GenerateRequest) -> GenerationStream:
+    async def _open(
+        self, worker: Worker, request: GenerateRequest, route: str, context: RequestContext
+    ) -> GenerationStream:
+        span = context.trace.engine(worker.name, self.model_name, route, request)
+        if span.traceparent is not None:
+            request = replace(request, traceparent=span.traceparent)
         try:
             stream = await worker.client.open(
                 request, worker.known_media(i.hash for i in request.items), worker.forget_media
             )
-        except ApiError as e:
+            stream.span = span
+        except BaseException as e:
+            span.end(e.code if isinstance(e, ApiError) else "aborted")
+            if not isinstance(e, ApiError):
+                raise
             if e.code in ("engine_unavailable", "engine_error", "engine_timeout"):
                 worker.failed()
             if isinstance(e, EngineUnreachable) and e.refused:

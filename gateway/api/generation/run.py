@@ -27,6 +27,7 @@ from engine.wire import Failure, Finish, Reply, Tokens
 from gateway.api.context import RequestContext
 from gateway.errors import ERRORS, ApiError
 from gateway.metrics import Metrics, child
+from gateway.observability.tracing import NO_SPAN
 from gateway.parsing.events import Event, StopMatched
 from gateway.upstream.client import GenerationStream
 
@@ -81,6 +82,7 @@ class Run:
         self._abort_wait_s = abort_wait_s
         self._resources = AsyncExitStack()
         self._first: float | None = None
+        self._last = 0.0
         self._closed = False
         self._take_over(opened)
 
@@ -112,6 +114,7 @@ class Run:
                     yield out
                 return
             except ApiError as e:
+                self._end_span(e.code)
                 if not await self._moved(e):
                     raise
 
@@ -137,9 +140,14 @@ class Run:
 
     async def _updates(self) -> AsyncIterator[list[Update]]:
         async for replies in self._stream.batches():
+            now = perf_counter()
             if self._first is None:
-                self._first = perf_counter()
-                child(self._metrics.ttft, self._model).observe(self._first - self._context.began)
+                self._first = now
+                child(self._metrics.ttft, self._model).observe(now - self._context.began)
+                self._context.notes.setdefault("ttft_ms", round((now - self._context.began) * 1000, 2))
+            else:
+                child(self._metrics.itl, self._model).observe(now - self._last)
+            self._last = now
             out: list[Update] = []
             failure: ApiError | None = None
             try:
@@ -230,8 +238,23 @@ class Run:
         if not self._stream.finished:
             child(self._metrics.upstream_aborts, self._stream.client.name, "closed").inc()
         self._account()
+        self._end_span(None if not self._open or self._stream.finished else "aborted")
         self._stream.close()
         await self._resources.aclose()
+
+    def _end_span(self, error: str | None) -> None:
+        span = self._stream.span
+        if span is NO_SPAN:
+            return
+        span.set(
+            {
+                "gen_ai.usage.output_tokens": self.completion_tokens,
+                "gen_ai.usage.cache_read.input_tokens": self.cached_tokens,
+                "gen_ai.usage.reasoning.output_tokens": self.reasoning_tokens,
+                "gen_ai.response.finish_reasons": [c.finish or "error" for c in self.choices],
+            }
+        )
+        span.end(error)
 
     def _account(self) -> None:
         now = perf_counter()
@@ -247,10 +270,9 @@ class Run:
         if self._first is not None and count > 1:
             child(self._metrics.tpot, model).observe((now - self._first) / (count - 1))
         child(self._metrics.generation_duration, model).observe(now - self._context.began)
-        self._context.notes.update(
-            prompt_tokens=self.prompt_tokens,
-            completion_tokens=count,
-            cached_tokens=self.cached_tokens,
-            reasoning_tokens=reasoning,
-            worker=self._stream.client.name,
-        )
+        self._context.notes["worker"] = self._stream.client.name
+        if (usage := self._context.usage) is not None:  # a request may have several runs
+            usage.prompt_tokens += self.prompt_tokens
+            usage.completion_tokens += count
+            usage.cached_tokens += self.cached_tokens
+            usage.reasoning_tokens += reasoning

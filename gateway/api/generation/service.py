@@ -38,7 +38,7 @@ class GenerationService:
         target = self._catalogue.target(request.model, context.tenant)
         with_ids = with_ids or bool(request.stop_token_ids or request.logit_bias)
         chain = target.chain(session, with_ids=with_ids)
-        wanted = chain[0].name
+        wanted = context.notes["model"] = chain[0].name
         if len(chain) > 1:
             chain = sorted(chain, key=lambda m: not m.pipeline.available)
         first, *rest = chain
