@@ -52,6 +52,28 @@ async def test_a_supervisor_that_is_killed_takes_its_processes_with_it(tmp_path:
             await command.call("GET", "/health")
 
 
+async def test_a_process_that_hangs_is_replaced(tmp_path: Path) -> None:
+    async with Command(tmp_path, 2, worker_timeout_s=1) as command:
+        hung, well = children(command.process.pid)
+        os.kill(hung, signal.SIGSTOP)
+        await gone(command, [hung])
+
+        async def again() -> bool:
+            return command.log.count("engine engine-0 is up") == 3
+
+        await command.until(again)
+        assert "process 0 has not answered" in command.log and "process 1" not in command.log
+        assert alive(well)
+        # One that was paused with its supervisor (a laptop that slept) has not hung.
+        for pid in (command.process.pid, well):
+            os.kill(pid, signal.SIGSTOP)
+        await asyncio.sleep(3)
+        for pid in (well, command.process.pid):
+            os.kill(pid, signal.SIGCONT)
+        await asyncio.sleep(1)
+        assert alive(well) and "process 1" not in command.log
+
+
 async def test_a_start_that_fails_ends_the_command_and_says_why(tmp_path: Path) -> None:
     before = set(Path("/tmp").glob("catalejo-*"))
     with pytest.raises(AssertionError, match="did not start"):
