@@ -72,11 +72,11 @@ def _round(
     port, engine_port, spare = _free_port(), _free_port(), _free_port()
     ports = {"port": port, "engine": engine_port, "spare": spare}
     up = None if one.engine == GRPC else f"http://127.0.0.1:{engine_port}/health"
-    with _process([p.format(**ports) for p in engine], ours, engine_port, up):
+    with _process([p.format(**ports) for p in engine], ours, engine_port, up, {}):
         if up is not None:
             one.note(first_token_direct_p50_ms=asyncio.run(_first_token_ms(engine_port)))
         command = [part.format(**ports) for part in one.command]
-        with _process(command, theirs, port, f"http://127.0.0.1:{port}{one.ready}") as pid:
+        with _process(command, theirs, port, f"http://127.0.0.1:{port}{one.ready}", one.environment) as pid:
             asyncio.run(_measure(one, port, pid, streams, seconds, rate))
 
 
@@ -150,9 +150,11 @@ async def _stalls(one: Contestant, port: int, rate: float) -> None:
 
 
 @contextmanager
-def _process(command: list[str], cores: set[int], port: int, ready: str | None) -> Iterator[int]:
+def _process(
+    command: list[str], cores: set[int], port: int, ready: str | None, environment: dict[str, str]
+) -> Iterator[int]:
     """Ready: the URL answers 200, or without one, the port is open."""
-    env = {**os.environ, "CATALEJO_OBSERVABILITY__ACCESS_LOG": "false", "LITELLM_LOG": "ERROR"}
+    env = {**os.environ, "CATALEJO_OBSERVABILITY__ACCESS_LOG": "false", **environment}
     process = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         os.sched_setaffinity(process.pid, cores)

@@ -30,6 +30,7 @@ class Contestant:
     ready: str
     engine: str = HTTP
     works: bool = False
+    environment: dict[str, str] = field(default_factory=dict)
     figures: dict[str, list[float]] = field(default_factory=dict)
 
     def note(self, **values: float) -> None:
@@ -79,8 +80,18 @@ def field_of(smg: Path | None, litellm: Path | None, rate: float, only: Sequence
     else:
         missing["smg-http"] = missing["smg-grpc"] = "not installed: pip install smg, then --smg VENV/bin/smg"
     if found := _found("litellm", litellm):
-        args = ["--model", "openai/tiny", "--api_base", "http://127.0.0.1:{engine}/v1", "--port", "{port}"]
-        contestants.append(Contestant("litellm", [found, *args], "/health/liveliness"))
+        args = [
+            "--drop_params",
+            "--model",
+            "openai/tiny",
+            "--api_base",
+            "http://127.0.0.1:{engine}/v1",
+            "--port",
+            "{port}",
+        ]
+        alone = {"LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true", "OPENAI_API_KEY": "none"}
+        alone |= {"LITELLM_LOG": "ERROR"}
+        contestants.append(Contestant("litellm", [found, *args], "/health/liveliness", environment=alone))
     else:
         missing["litellm"] = "not installed: pip install 'litellm[proxy]', then --litellm VENV/bin/litellm"
     if only:
