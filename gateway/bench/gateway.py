@@ -40,7 +40,7 @@ for _ in range(5):
         s.sendall(data)
         s.recv(65536)
 """
-START_S: Final = 90
+START_S: Final = 240
 
 
 def run(
