@@ -155,11 +155,16 @@ def bench_gateway(
     rate: Annotated[float, typer.Option(min=0.1, help="Tokens per second of each stream.")] = 50.0,
     seconds: Annotated[float, typer.Option(min=1)] = 10.0,
     as_json: Annotated[bool, typer.Option("--json")] = False,
+    smg: Annotated[Path | None, typer.Option(envvar="CATALEJO_BENCH_SMG", help="smg's executable.")] = None,
+    litellm: Annotated[Path | None, typer.Option(envvar="CATALEJO_BENCH_LITELLM", help="LiteLLM's executable.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="relay, catalejo, smg-http, smg-grpc, litellm; repeats.")
+    ] = None,
 ) -> None:
     """CPU per streamed event, added latency, loop stalls: a raw relay, this gateway, and peers when installed."""
     from gateway.bench.gateway import run
 
-    raise typer.Exit(run(streams, rate, seconds, as_json))
+    raise typer.Exit(run(streams, rate, seconds, as_json, smg, litellm, only or []))
 
 
 @bench.command("preprocess")
