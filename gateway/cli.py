@@ -207,12 +207,15 @@ def bench_routing(
 def bench_loadtest(
     streams: Annotated[list[int] | None, typer.Option(min=1, help="May be repeated; 64 and 256 when absent.")] = None,
     repeats: Annotated[int, typer.Option(min=1)] = 5,
+    aiperf: Annotated[str | None, typer.Option(help="AIPerf's command; the one on PATH when absent.")] = None,
+    guidellm: Annotated[str | None, typer.Option(help="GuideLLM's command; the one on PATH when absent.")] = None,
+    sglang: Annotated[str | None, typer.Option(help="A Python that imports sglang; this one when absent.")] = None,
     as_json: Annotated[bool, typer.Option("--json")] = False,
 ) -> None:
     """How far load harnesses are from a server that knows the truth, interleaved on this machine."""
-    from loadtest import bench as command
+    from loadtest.bench import command
 
-    command.main(streams, repeats, as_json)
+    command.main(streams, repeats, as_json, aiperf=aiperf, guidellm=guidellm, sglang=sglang)
 
 
 @bench.command("media-cache")
