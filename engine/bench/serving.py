@@ -1,12 +1,13 @@
 """SGLang with our kernels against SGLang with its own, end to end on this machine: `catalejo bench engine`.
 
     catalejo bench engine                                          scaled-down M3 without weights, one GPU
-    catalejo bench engine --model /models/MiniMax-M3 -- --tp-size 8
+    catalejo bench engine --model /models/MiniMax-M3 --tp-size 8
     catalejo bench engine --rounds 3 --out result.json
 
 Starts one server after another, the same flags, with CATALEJO_MSA=off (SGLang's kernels) and auto (ours), the plugin in
 both; sends each the same prompts (serving_load.py has the loads) and prints medians over the rounds side by side, with
-the ratio off / auto (above 1: ours is faster). Run it with SGLang's interpreter. Words after `--` go to SGLang."""
+the ratio off / auto (above 1: ours is faster). Run it with SGLang's interpreter. Options that are not
+ours go to SGLang."""
 
 from __future__ import annotations
 
@@ -14,7 +15,6 @@ import argparse
 import asyncio
 import json
 import os
-import shlex
 import signal
 import statistics
 import subprocess
@@ -49,8 +49,10 @@ def numbers(text: str) -> tuple[int, ...]:
 
 
 def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    ours, _, theirs = " ".join(map(shlex.quote, argv)).partition(" -- ")
-    made = argparse.ArgumentParser(prog="catalejo bench engine", description="SGLang, our kernels off against on.")
+    """Our options, and the words that are none of ours: SGLang's."""
+    made = argparse.ArgumentParser(
+        prog="catalejo bench engine", description="SGLang, our kernels off against on.", allow_abbrev=False
+    )
     made.add_argument("--model", type=Path, help="checkpoint folder; without: scaled-down M3, no weights")
     made.add_argument("--layers", type=int, default=8)
     made.add_argument("--hidden", type=int, default=6144)
@@ -67,14 +69,14 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     made.add_argument("--logs", type=Path, help="folder for the servers' logs")
     made.add_argument("--out", type=Path, help="everything as JSON")
     made.add_argument("--dry-run", action="store_true", help="print the servers' command and end")
-    given = made.parse_args(shlex.split(ours))
+    given, theirs = made.parse_known_args(argv)
     given.modes = given.modes.split(",")
     unknown = [mode for mode in given.modes if mode not in KERNELS]
     if unknown or len(set(given.modes)) != len(given.modes):
         made.error(f"--modes is {','.join(given.modes)}; it must be different ones of {', '.join(KERNELS)}")
     if given.rounds < 1 or min(given.prefix, given.own, given.decode, *given.concurrency, *given.new) < 1:
         made.error("sizes, rounds and concurrency must be 1 or more")
-    return given, shlex.split(theirs)
+    return given, [word for word in theirs if word != "--"]
 
 
 @contextmanager

@@ -71,8 +71,7 @@ class Client:
         said: list[int] = []
         cached = 0
         reader = wire.ReplyReader()
-        headers = {"content-type": wire.CONTENT_TYPE}
-        async with self._session.post(self._url + wire.ROUTE, data=body, headers=headers) as response:
+        async with self._session.post(self._url + wire.ROUTE, data=body) as response:
             if response.status != 200:
                 raise BenchError(f"HTTP {response.status}: {(await response.text())[:400]}")
             async for data in response.content.iter_any():
@@ -123,11 +122,14 @@ def _validity(done: Sequence[Timed], cached: int) -> dict[str, Any]:
     return {} if least >= cached else {"invalid": f"{least} tokens were cached, {cached} should have been"}
 
 
-async def measure(url: str, plan: Plan, seed: int) -> dict[str, Any]:
+async def measure(url: str, plan: Plan, seed: int, token: str | None = None) -> dict[str, Any]:
     """Every figure of one engine, and the greedy ids of one prompt. Same seed, same prompts."""
     timeout = aiohttp.ClientTimeout(total=None, sock_read=600)
     connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(timeout=timeout, connector=connector, read_bufsize=1 << 22) as session:
+    headers = {"content-type": wire.CONTENT_TYPE} | ({"authorization": f"Bearer {token}"} if token else {})
+    async with aiohttp.ClientSession(
+        timeout=timeout, connector=connector, read_bufsize=1 << 22, headers=headers
+    ) as session:
         client = Client(session, url, plan, seed)
         whole = plan.prefix // plan.page * plan.page
         prefix = client.draw(plan.prefix)
