@@ -110,6 +110,7 @@ CASES: dict[str, dict[str, Any]] = {
     "logprobs": {"messages": HELLO, "logprobs": True, "top_logprobs": 2, "thinking": OFF},
     "logprobs streamed": {"messages": HELLO, "logprobs": True, "top_logprobs": 2, "thinking": OFF, **STREAM},
     "logprobs of thinking": {"messages": SUM, "logprobs": True, "thinking": ON},
+    "logprobs of thinking streamed": {"messages": SUM, "logprobs": True, "thinking": ON, **STREAM},
     # ---- tools
     "tool": {"messages": PARIS, "tools": [TIMER, WEATHER]},
     "tool streamed": {"messages": PARIS, "tools": [TIMER, WEATHER], **STREAM},

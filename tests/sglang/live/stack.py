@@ -18,7 +18,9 @@ def gateway_in_front(engine: str, model: Path, name: str, folder: Path) -> Itera
     port = _free_port()
     log = folder / "log"
     command = [sys.executable, "-m", "gateway.cli", "gateway", "--model", str(model), "--port", str(port)]
-    command += ["--engine", engine, "--model-name", name]
+    # On a busy CPU an engine may be silent for long, and is not lost for that.
+    (folder / "config.yaml").write_text("routing: {health_timeout_s: 30}\n")
+    command += ["--engine", engine, "--model-name", name, "--config", str(folder / "config.yaml")]
     keep = {k: v for k, v in os.environ.items() if not k.startswith("CATALEJO_")}
     token = os.environ.get("CATALEJO_CONTRACT_TOKEN", "")
     with log.open("wb") as out:
