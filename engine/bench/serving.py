@@ -38,7 +38,7 @@ FIGURES = ("output_tokens_per_s", "ttft_ms", "tpot_ms")
 SCALED = (
     "--load-format dummy --skip-tokenizer-init --grammar-backend none --moe-runner-backend triton --random-seed 1 "
     "--sampling-backend pytorch --attention-backend triton --mem-fraction-static 0.8 --max-running-requests 64 "
-    "--cuda-graph-max-bs-decode 32 --context-length 131072"
+    "--cuda-graph-max-bs-decode 32 --cuda-graph-backend-prefill disabled --context-length 131072"
 ).split()
 """For a checkpoint without weights and tokenizer. Dense layers run the Triton backend, which SGLang has everywhere: their
 time is the same in both columns."""

@@ -5,7 +5,7 @@
 # VENV / CATALEJO_PYTHON  the project's environment; it runs the tests
 # SGLANG_VENV             SGLang's own (default .venv-sglang), made from requirements/sglang.txt less cuda_only.txt
 # SGLANG_PORT             where the server listens (default 30917)
-# SGLANG_PARTS            some of: rows tiny demo plain (default: all)
+# SGLANG_PARTS            some of: rows tiny attack demo plain bench (default: all)
 # CATALEJO_TORCH_INDEX    another PyTorch index, e.g. the CPU-only one, as in deploy/build/setup.sh
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -112,6 +112,11 @@ if wants tiny; then  # our route: the contract, equality with the embedded engin
   check tests/sglang/live/test_equality.py tests/sglang/live/test_gateway.py "$@"
 fi
 
+if wants attack; then  # a KV pool of 3,072 tokens, so that requests are retracted
+  start attack $OUT/tiny --page-size 16 --max-total-tokens 3072
+  check tests/sglang/live/test_attack.py "$@"
+fi
+
 if wants demo; then  # a model that answers: the gateway beside SGLang's own OpenAI layer
   start demo "${DEMO[@]}"
   check tests/sglang/live/test_side_by_side.py "$@"
@@ -120,5 +125,14 @@ fi
 if wants plain; then  # SGLang as it comes, without our plugin
   SGLANG_PLUGINS=cpu_stand_ins start plain "${DEMO[@]}"
   check tests/sglang/live/test_plain.py "$@"
+fi
+
+if wants bench; then  # `catalejo bench engine` from start to table; on a CPU there is nothing to compare
+  stop
+  echo "test-sglang: catalejo bench engine (log: $OUT/bench)"
+  server "$SGLANG_VENV/bin/python" -m engine.bench.serving --small --layers 3 --hidden 128 --modes auto --rounds 2 \
+    --prefix 64 --own 20 --decode 4 --concurrency 1,2 --new 3,20 --port "$PORT" --logs $OUT/bench --out $OUT/bench.json \
+    "${FLAGS[@]}" --max-total-tokens 20000 >$OUT/bench.txt || { failed=1; tail -20 $OUT/bench.txt; }
+  grep -E '^(round|greedy|mix 2)' $OUT/bench.txt || failed=1
 fi
 exit $failed

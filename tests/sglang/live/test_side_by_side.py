@@ -54,7 +54,7 @@ DIFFERENCES = (
                "one slip of the model must not end a conversation"),
     Difference("`tool_call_id` of no call", {"status"}, ("tool message of another call",),
                "M3 has no ids: results are told by their order"),
-    Difference("video", {"status"}, ("video",), "its decoder, torchcodec, is left out of the environment (cuda_only.txt): nothing to compare with"),
+    Difference("video", {"status"}, ("video",), "torchcodec is left out of the environment (cuda_only.txt)"),
     Difference("numbers that OpenAI refuses", {"status"},
                ("temperature too high", "max_tokens zero", "top_logprobs without logprobs"), "refused as there"),
     Difference("`top_p: 0`", {"status"}, ("top_p zero",), "OpenAI accepts it: the likeliest token"),
