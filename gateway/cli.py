@@ -190,6 +190,18 @@ def bench_msa(context: typer.Context) -> None:
     raise typer.Exit(subprocess.run([sys.executable, "-m", "engine.bench.msa", *context.args], check=False).returncode)
 
 
+@bench.command(
+    "engine", context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False
+)
+def bench_engine(context: typer.Context) -> None:
+    """SGLang end to end, our kernels off against on, one server after the other (needs SGLang and a GPU)."""
+    import subprocess
+    import sys
+
+    words = [sys.executable, "-m", "engine.bench.serving", *context.args]
+    raise typer.Exit(subprocess.run(words, check=False).returncode)
+
+
 @bench.command("routing")
 def bench_routing(
     trace: Annotated[Path | None, typer.Option(help="A Mooncake-format trace to simulate as well.")] = None,
