@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from engine.bench.timing import time_graph
-from engine.msa.extend import plan_extend
+from engine.msa.extend import plan_prefill
 from engine.msa.layouts import PageTable
 from engine.msa.oracle_decode import attend_blocks, choice_fault, paged_block_scores
 from engine.msa.tolerances import TOLERANCE
@@ -61,7 +61,7 @@ def measure(case: ExtendCase, device: torch.device, peer: SimpleNamespace | None
     q = torch.randn(rows, GROUPS * HEADS, 128, device=device, dtype=BF16)
     index_q = torch.randn(rows, GROUPS, 128, device=device, dtype=BF16)
     new, lengths = [case.new] * case.requests, [length] * case.requests
-    plan = plan_extend(new, lengths, groups=GROUPS, heads=HEADS, device=device)
+    plan = plan_prefill(new, lengths, groups=GROUPS, heads=HEADS, device=device)
     out = torch.full_like(q, float("nan"))
     blocks = torch.full((rows, GROUPS, 16), -7, dtype=torch.int32, device=device)
     one = [PageTable(table.contiguous()) for table in tables]
