@@ -4,6 +4,7 @@ prefill against decode, any placing of the pages. Inputs are fresh, outputs pois
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
@@ -44,7 +45,9 @@ class PrefillCase:
         )  # fmt: skip
 
 
-def _tiny(name: str, new: tuple[int, ...], lengths: tuple[int, ...], groups: int = 2, heads: int = 2, **more: object) -> PrefillCase:
+def _tiny(
+    name: str, new: tuple[int, ...], lengths: tuple[int, ...], groups: int = 2, heads: int = 2, **more: object
+) -> PrefillCase:
     return PrefillCase(name, new, lengths, groups, heads, 16, F16, **{"config": TINY, **more})  # type: ignore[arg-type]
 
 
@@ -107,14 +110,20 @@ def make(case: PrefillCase, device: torch.device, seed: int) -> Work:
     def numbers(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator)
 
-    k, v, index_k = numbers(pages, size, case.groups, dim), numbers(pages, size, case.groups, dim), numbers(pages, size, dim)
+    k, v, index_k = (
+        numbers(pages, size, case.groups, dim),
+        numbers(pages, size, case.groups, dim),
+        numbers(pages, size, dim),
+    )
     if case.ties:
         index_k = index_k[:2, :1].repeat(-(-pages // 2), size, 1)[:pages].contiguous()
     stale = [(int(plain[r, n // size]), n % size) for r, n in enumerate(case.lengths) if n % size]
     for page, begin in [*stale, *((int(page), 0) for page in order[at:])]:
         for pool in (k, v, index_k):
             pool[page, begin:] = float("nan")
-    k, v, index_k = (t.to(d).to(device) for t, d in ((k, batch.kv_dtype), (v, batch.kv_dtype), (index_k, batch.index_dtype)))
+    k, v, index_k = (
+        t.to(d).to(device) for t, d in ((k, batch.kv_dtype), (v, batch.kv_dtype), (index_k, batch.index_dtype))
+    )
     if case.layout == "interleaved":
         kv = torch.cat([k, v], -1).transpose(1, 2).contiguous()
         k, v = kv[..., :dim].transpose(1, 2), kv[..., dim:].transpose(1, 2)
@@ -181,7 +190,9 @@ def check_prefill(case: PrefillCase, device: torch.device, kernel: str, select: 
     shuffled = blocks[..., torch.randperm(blocks.shape[-1], device=device)].contiguous()  # any order, -1 anywhere
     shuffled[shuffled < 0] = torch.randint(-3, 0, (), device=device).int()
     out.fill_(float("nan"))
-    plan.attend(work.q, work.k, work.v, shuffled, work.table, out=out, scale=scale * 0.5, k_scale=2.0, v_scale=2.0, lse=lse)
+    plan.attend(
+        work.q, work.k, work.v, shuffled, work.table, out=out, scale=scale * 0.5, k_scale=2.0, v_scale=2.0, lse=lse
+    )
     faults += [f"given blocks: {fault}" for fault in faults_of(work, out / 2, lse, blocks, scale)]
     return faults
 
@@ -203,7 +214,7 @@ def check_equalities(case: PrefillCase, device: torch.device, kernel: str, selec
             faults.append(f"{what}: differs by {error:.3g}")
 
     cuts = sorted({0, count // 3, count // 3 + 1, count - count // 4, count})
-    for begin, end in zip(cuts, cuts[1:], strict=False):
+    for begin, end in itertools.pairwise(cuts):
         plan = plan_of(case, device, kernel, select, new_tokens=(end - begin,), lengths=(length - count + end,))
         part, _, chosen = run(plan, work.q[begin:end], work.index_q[begin:end], work)
         compare(f"chunk {begin}..{end}", part, chosen, slice(begin, end))

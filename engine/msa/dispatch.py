@@ -236,7 +236,9 @@ def make(shape: DecodeShape, device: torch.device, kernel: str = "auto") -> tupl
     return choice, runner
 
 
-def make_prefill(batch: PrefillBatch, device: torch.device, kernel: str, select: str) -> tuple[Choice, Any, Choice, Any]:
+def make_prefill(
+    batch: PrefillBatch, device: torch.device, kernel: str, select: str
+) -> tuple[Choice, Any, Choice, Any]:
     """Attention and choice of one batch of new tokens, each with its reason."""
     attend, chosen = choose(batch, device, kernel, "prefill"), choose(batch, device, select, "select")
     log.info(

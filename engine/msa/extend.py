@@ -103,7 +103,9 @@ class PrefillPlan:
         want = (batch.rows, batch.groups * batch.heads, batch.head_dim)
         for name, tensor in (("q", q), ("out", out)):
             need(tensor.shape == want, name, f"shape is {tuple(tensor.shape)}, the plan is for {want}")
-            need(tensor.dtype == batch.query_dtype, name, f"dtype is {tensor.dtype}, the plan is for {batch.query_dtype}")
+            need(
+                tensor.dtype == batch.query_dtype, name, f"dtype is {tensor.dtype}, the plan is for {batch.query_dtype}"
+            )
             need(tensor.stride(-1) == 1, name, "the last dimension must be contiguous")
         for name, tensor in (("k", k), ("v", v)):
             need(tensor.dtype == batch.kv_dtype, name, f"dtype is {tensor.dtype}, the plan is for {batch.kv_dtype}")

@@ -254,7 +254,16 @@ class BlockMajorRunner:
         grid = (triton.cdiv(entries, width),)
         self.counts.zero_()
         _count_kernel[grid](
-            blocks, self.row_tokens, self.row_unit, self.counts, self.ranks, begin, entries, *strides, WIDTH=width, **sizes
+            blocks,
+            self.row_tokens,
+            self.row_unit,
+            self.counts,
+            self.ranks,
+            begin,
+            entries,
+            *strides,
+            WIDTH=width,
+            **sizes,
         )
         _scan_kernel[(1,)](
             self.counts, self.begins, self.total, self.units, PER=self.tuning.per,

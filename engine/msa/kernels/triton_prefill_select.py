@@ -97,11 +97,12 @@ def _choose_kernel(
 
 @dataclass(frozen=True)
 class Tuning:
-    """Launch numbers, none measured yet. `m`: matrix rows of a tile; `waves`: work items per program slot."""
+    """Launch numbers, none measured yet. `m`: matrix rows of a tile; `waves`: work items per program slot. Triton counts
+    the page id as a stage of its own, so 5 stages keep two blocks of keys in flight, 3 keep one."""
 
     m: int = 256
     warps: int = 8
-    stages: int = 3
+    stages: int = 5
     waves: int = 4
 
 

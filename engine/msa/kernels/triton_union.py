@@ -30,12 +30,14 @@ def _union_kernel(
     blocks,  # int32 [T, G, TOPK]
     row_tokens,
     tiles,  # int32 [tiles, 3]: request, first row, rows
-    unions,  # int32 [tiles, G, QUERIES * SLOTS]: block << QUERIES | bits of the queries that chose it
+    unions,  # int32 [tiles, G, 2, QUERIES * SLOTS]: block << QUERIES | bits of the queries that chose it; its page
     counts,  # int32 [tiles, G]
-    blocks_row_stride, blocks_group_stride,
+    table, rows_of_table, row_stride, step, shift, blocks_row_stride, blocks_group_stride,
     GROUPS: tl.constexpr, SLOTS: tl.constexpr, TOPK: tl.constexpr, BLOCK: tl.constexpr, QUERIES: tl.constexpr,
+    HAS_ROWS: tl.constexpr,
 ):  # fmt: skip
     tile, group = tl.program_id(0), tl.program_id(1)
+    pages = _table_row(table, row_stride, rows_of_table, tl.load(tiles + tile * 3), HAS_ROWS)
     first, rows = tl.load(tiles + tile * 3 + 1), tl.load(tiles + tile * 3 + 2)
     WIDTH: tl.constexpr = QUERIES * SLOTS
     index = tl.arange(0, WIDTH)
@@ -52,8 +54,10 @@ def _union_kernel(
     earlier = tl.sum((same & (index[None, :] < index[:, None])).to(tl.int32), axis=1)
     new = (earlier == 0) & (block != MAX_ID)
     rank = tl.sum((new[None, :] & (block[None, :] < block[:, None])).to(tl.int32), axis=1)
-    to = (tile * GROUPS + group) * WIDTH
+    page = tl.load(pages + block.to(tl.int64) * step, mask=new, other=0) >> shift
+    to = (tile * GROUPS + group) * (2 * WIDTH)
     tl.store(unions + to + rank, (block << QUERIES) | bits, mask=new)
+    tl.store(unions + to + WIDTH + rank, page, mask=new)
     tl.store(counts + tile * GROUPS + group, tl.sum(new.to(tl.int32), axis=0))
 
 
@@ -62,19 +66,17 @@ def _attend_kernel(
     query, keys, values, row_tokens, request_tokens, tiles, unions, counts, output, lse,
     partial,  # fp32 [rows, G, SPLITS, HEADS, D] when SPLITS > 1
     state,  # fp32 [rows, G, SPLITS, 2, HEADS]
-    table, rows, row_stride, step, shift,
     query_row_stride, query_head_stride,
     k_page_stride, k_token_stride, k_head_stride, v_page_stride, v_token_stride, v_head_stride,
     output_row_stride, output_head_stride, scale_log2, value_scale,
     GROUPS: tl.constexpr, GQA: tl.constexpr, HEADS: tl.constexpr, SLOTS: tl.constexpr, BLOCK: tl.constexpr,
-    D: tl.constexpr, SPLITS: tl.constexpr, QUERIES: tl.constexpr, HAS_ROWS: tl.constexpr, HAS_LSE: tl.constexpr,
-    MATH: tl.constexpr, STAGES: tl.constexpr,
+    D: tl.constexpr, SPLITS: tl.constexpr, QUERIES: tl.constexpr, HAS_LSE: tl.constexpr, MATH: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     unit, split = tl.program_id(0), tl.program_id(1)
     tile, group = unit // GROUPS, unit % GROUPS
     request, first = tl.load(tiles + tile * 3), tl.load(tiles + tile * 3 + 1)
     tile_rows = tl.load(tiles + tile * 3 + 2)
-    pages = _table_row(table, row_stride, rows, request, HAS_ROWS)
     M: tl.constexpr = QUERIES * HEADS
     m, d, token = tl.arange(0, M), tl.arange(0, D), tl.arange(0, BLOCK)
     which, head = m // HEADS, m % HEADS
@@ -88,11 +90,10 @@ def _attend_kernel(
     total = tl.zeros([M], tl.float32)
     out = tl.zeros([M, D], tl.float32)
     count = tl.load(counts + unit)
-    mine = unions + unit * (QUERIES * SLOTS)
+    mine = unions + unit * (2 * QUERIES * SLOTS)
     for i in tl.range(count * split // SPLITS, count * (split + 1) // SPLITS, num_stages=STAGES):
-        entry = tl.load(mine + i)
+        entry, page = tl.load(mine + i), tl.load(mine + QUERIES * SLOTS + i).to(tl.int64)
         block = entry >> QUERIES
-        page = (tl.load(pages + block.to(tl.int64) * step) >> shift).to(tl.int64)
         there = (token < tokens - block * BLOCK)[:, None]
         k_at = page * k_page_stride + group * k_head_stride + token[:, None] * k_token_stride + d[None, :]
         key = tl.load(keys + k_at, mask=there, other=0.0).to(MATH)
@@ -134,7 +135,7 @@ class Tuning:
 
     splits: int = 0
     warps: int = 8
-    stages: int = 2
+    stages: int = 3
 
 
 class UnionRunner:
@@ -143,7 +144,9 @@ class UnionRunner:
     def __init__(self, batch: PrefillBatch, device: torch.device, tuning: Tuning | None = None) -> None:
         self.batch, self.device, self.tuning = batch, device, tuning or Tuning()
         self.slots = triton.next_power_of_2(batch.config.topk_blocks)
-        self.heads = max(2, triton.next_power_of_2(batch.heads))  # 8 queries x 2 heads: the least a matrix operand takes
+        self.heads = max(
+            2, triton.next_power_of_2(batch.heads)
+        )  # 8 queries x 2 heads: the least a matrix operand takes
         tiles, first = [], 0
         for request, count in enumerate(batch.new_tokens):
             tiles += [(request, first + at, min(QUERIES, count - at)) for at in range(0, count, QUERIES)]
@@ -154,7 +157,7 @@ class UnionRunner:
         self.request_tokens = torch.tensor(batch.lengths, dtype=torch.int32).to(device)
         programs = torch.cuda.get_device_properties(device).multi_processor_count * 2 if device.type == "cuda" else 6
         self.splits = self.tuning.splits or max(1, min(self.slots, programs // units))
-        self.unions = torch.empty(units, QUERIES * self.slots, dtype=torch.int32, device=device)
+        self.unions = torch.empty(units, 2, QUERIES * self.slots, dtype=torch.int32, device=device)
         self.counts = torch.empty(units, dtype=torch.int32, device=device)
         parts = batch.rows * batch.groups * self.splits if self.splits > 1 else 1
         self.partial = torch.empty(parts, self.heads, batch.head_dim, device=device)
@@ -168,19 +171,20 @@ class UnionRunner:
         batch, t, config = self.batch, self.tuning, self.batch.config
         has_rows = table.rows is not None
         _union_kernel[(len(self.tiles), batch.groups)](
-            blocks, self.row_tokens, self.tiles, self.unions, self.counts, blocks.stride(0), blocks.stride(1),
+            blocks, self.row_tokens, self.tiles, self.unions, self.counts, table.table,
+            table.rows if has_rows else self.row_request, table.table.stride(0), table.step, table.shift,
+            blocks.stride(0), blocks.stride(1),
             GROUPS=batch.groups, SLOTS=self.slots, TOPK=config.topk_blocks, BLOCK=config.block_size, QUERIES=QUERIES,
-            num_warps=4,
+            HAS_ROWS=has_rows, num_warps=4,
         )  # fmt: skip
         has_lse = lse is not None
         _attend_kernel[(len(self.counts), self.splits)](
             q, k, v, self.row_tokens, self.request_tokens, self.tiles, self.unions, self.counts, out, lse if has_lse else out,
-            self.partial, self.state, table.table, table.rows if has_rows else self.row_request,
-            table.table.stride(0), table.step, table.shift,
+            self.partial, self.state,
             q.stride(0), q.stride(1), *k.stride()[:3], *v.stride()[:3], out.stride(0), out.stride(1),
             scale * k_scale * LOG2_E, v_scale,
             GROUPS=batch.groups, GQA=batch.heads, HEADS=self.heads, SLOTS=self.slots, BLOCK=config.block_size,
-            D=batch.head_dim, SPLITS=self.splits, QUERIES=QUERIES, HAS_ROWS=has_rows, HAS_LSE=has_lse,
+            D=batch.head_dim, SPLITS=self.splits, QUERIES=QUERIES, HAS_LSE=has_lse,
             MATH=_math(batch.query_dtype, batch.kv_dtype), STAGES=t.stages, num_warps=t.warps,
         )  # fmt: skip
         if self.splits > 1:
