@@ -103,25 +103,29 @@ class Inputs:
     tables: list[PageTable]
     q: Tensor
     index_q: Tensor
+    groups: int
+    heads: int
 
     @classmethod
-    def of(cls, case: PrefillCase, device: torch.device, seed: int) -> Inputs:
+    def of(
+        cls, case: PrefillCase, device: torch.device, seed: int, groups: int = GROUPS, heads: int = HEADS
+    ) -> Inputs:
         torch.manual_seed(seed)
         per = -(-case.length // 128)
-        sets = max(1, min(3, (1 << 30) // (case.requests * per * 128 * GROUPS * DIM * 4)))
+        sets = max(1, min(3, (1 << 30) // (case.requests * per * 128 * groups * DIM * 4)))
         pages = sets * case.requests * per
-        k, v = (torch.randn(pages, 128, GROUPS, DIM, device=device, dtype=BF16) for _ in "kv")
+        k, v = (torch.randn(pages, 128, groups, DIM, device=device, dtype=BF16) for _ in "kv")
         index_k = torch.randn(pages, 128, DIM, device=device, dtype=BF16)
         order = torch.randperm(pages, device=device, dtype=torch.int32).view(sets, case.requests, per)
         rows = case.requests * case.new
-        q = torch.randn(rows, GROUPS * HEADS, DIM, device=device, dtype=BF16)
-        index_q = torch.randn(rows, GROUPS, DIM, device=device, dtype=BF16)
-        return cls(case, k, v, index_k, [PageTable(t.contiguous()) for t in order], q, index_q)
+        q = torch.randn(rows, groups * heads, DIM, device=device, dtype=BF16)
+        index_q = torch.randn(rows, groups, DIM, device=device, dtype=BF16)
+        return cls(case, k, v, index_k, [PageTable(t.contiguous()) for t in order], q, index_q, groups, heads)
 
     @property
     def batch(self) -> PrefillBatch:
         case = self.case
-        return PrefillBatch((case.new,) * case.requests, (case.length,) * case.requests, GROUPS, HEADS)
+        return PrefillBatch((case.new,) * case.requests, (case.length,) * case.requests, self.groups, self.heads)
 
     def alike(self) -> Tensor:
         """Index queries of which ALIKE neighbours are one and the same, up to a tenth of noise."""
@@ -310,9 +314,9 @@ def measure_dense(case: PrefillCase, device: torch.device) -> dict[str, float]:
     return found
 
 
-def measure_sglang(case: PrefillCase, device: torch.device, peer: SimpleNamespace, seed: int) -> dict[str, float]:
+def measure_sglang(case: PrefillCase, device: torch.device, peer: SimpleNamespace, seed: int, groups: int = GROUPS, heads: int = HEADS) -> dict[str, float]:
     """SGLang's own choice and attention of the same work. Its autotuning may take minutes the first time."""
-    i = Inputs.of(case, device, seed)
+    i = Inputs.of(case, device, seed, groups, heads)
     columns = torch.arange(128, device=device, dtype=torch.int32)
     tokens = [(t.table[:, :, None] * 128 + columns).flatten(1).contiguous() for t in i.tables]
     cu = torch.arange(case.requests + 1, device=device, dtype=torch.int32) * case.new
@@ -333,14 +337,14 @@ def measure_sglang(case: PrefillCase, device: torch.device, peer: SimpleNamespac
 
     def attend(s: int) -> None:
         held["out"] = peer.prefill_attend(
-            q=i.q, k_cache=i.k.view(-1, GROUPS, DIM), v_cache=i.v.view(-1, GROUPS, DIM), sink=None, req_to_token=tokens[s],
+            q=i.q, k_cache=i.k.view(-1, groups, DIM), v_cache=i.v.view(-1, groups, DIM), sink=None, req_to_token=tokens[s],
             topk_idx=held["blocks"], **common,
         )  # fmt: skip
 
     select(0)
     attend(0)
     torch.cuda.synchronize()
-    mine = torch.empty(len(i.q), GROUPS, 16, dtype=torch.int32, device=device)
+    mine = torch.empty(len(i.q), groups, 16, dtype=torch.int32, device=device)
     dispatch.SELECT["split"].make(i.batch, device).run(i.index_q, i.index_k, i.tables[0], mine)
     theirs = held["blocks"].permute(1, 0, 2).sort(-1).values
     row = {"same_choice": (theirs == mine.sort(-1).values).all(-1).float().mean().item()}
