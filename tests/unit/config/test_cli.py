@@ -39,6 +39,22 @@ def test_print_config_is_a_config_file(tmp_path: Path) -> None:
     assert yaml.safe_load(first.output)["port"] == 81
 
 
+def test_print_config_hides_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = {
+        "models": [
+            {"name": "a", "model_path": str(TINY), "engine_token": "SECRET-1", "aliases": ["b"]},
+            {"name": "c", "model_path": str(TINY), "engines": [{"url": "http://u:SECRET-2@e:1", "token": "SECRET-3"}]},
+        ],
+        "admission": {"tenants": [{"name": "t", "api_keys": ["SECRET-4"]}], "redis_url": "redis://:SECRET-5@r:1"},
+    }
+    file = tmp_path / "c.yaml"
+    file.write_text(yaml.safe_dump(config))
+    monkeypatch.setenv("CATALEJO_ADMISSION__API_KEYS", '["SECRET-6"]')
+    output = run.invoke(app, ["gateway", "--config", str(file), "--print-config"]).output
+    assert "SECRET" not in output and output.count("**********") == 6
+    assert yaml.safe_load(output)["models"][1]["engines"][0]["url"] == "http://**********@e:1"
+
+
 @pytest.mark.parametrize(
     ("args", "code", "said"),
     [
