@@ -1,4 +1,4 @@
-"""The ASGI application: wiring only. Order of the layers, outermost first: RequestScope (ids, log, last resort), CORS,
+"""The ASGI application: wiring only. Order of the layers, outermost first: CORS, RequestScope (ids, log, last resort),
 Authentication, the framework's error handlers, the routes."""
 
 from __future__ import annotations
@@ -6,7 +6,7 @@ from __future__ import annotations
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
+from typing import Any, Final
 
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
@@ -37,6 +37,8 @@ from gateway.processes.client import HubClient
 from gateway.processes.routing import share_decisions
 from gateway.reload import Reloader
 from gateway.services import services_of, start
+
+LIMIT_HEADERS: Final = ("limit", "remaining", "reset")
 
 
 def create_app(
@@ -107,18 +109,18 @@ def _layers(
     settings: Settings, metrics: Metrics, admission: Admission, observer: Observer
 ) -> list[tuple[Any, dict[str, Any]]]:
     """Outermost first."""
-    log = settings.observability.access_log
-    layers: list[tuple[Any, dict[str, Any]]] = [
-        (RequestScope, {"metrics": metrics, "access_log": log, "observer": observer})
-    ]
-    if settings.cors_origins:
+    layers: list[tuple[Any, dict[str, Any]]] = []
+    if settings.cors_origins:  # around everything, or a browser could not read a refusal
+        limits = [f"x-ratelimit-{what}-{kind}" for kind in ("requests", "tokens") for what in LIMIT_HEADERS]
         cors = {
             "allow_origins": settings.cors_origins,
             "allow_methods": ["*"],
             "allow_headers": ["*"],
-            "expose_headers": ["x-request-id", "retry-after", "x-catalejo-model"],
+            "expose_headers": ["x-request-id", "retry-after", "openai-processing-ms", "x-catalejo-model", *limits],
         }
         layers.append((CORSMiddleware, cors))
+    log = settings.observability.access_log
+    layers.append((RequestScope, {"metrics": metrics, "access_log": log, "observer": observer}))
     layers.append((Authentication, {"admission": admission, "protect_metrics": settings.admission.protect_metrics}))
     return layers
 

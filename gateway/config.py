@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final, TypeVar, cast
+from typing import Annotated, Any, Final, TypeVar, cast
 from urllib.parse import urlsplit
 
 import yaml
@@ -87,8 +87,8 @@ class Settings(BaseSettings):
     routes: list[RouteSettings] = Field(
         default_factory=list, description="Names that are split over models by weight, or fall back to others."
     )
-    cors_origins: list[str] = Field(
-        default_factory=list, description="Origins whose pages may call the API from a browser; none: no CORS headers."
+    cors_origins: list[Annotated[str, Field(pattern=r"^(\*|[a-z][a-z0-9+.-]*://[^/\s]+)$")]] = Field(
+        default_factory=list, description="Web pages that may call from a browser: `https://app.example`; `*`: all."
     )
     shutdown_grace_s: float = Field(
         default=30.0, ge=0, description="After SIGTERM running answers have this long; 0: until they end."

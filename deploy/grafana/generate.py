@@ -80,6 +80,7 @@ TRAFFIC: dict[str, list[Panel]] = {
         ("Overhead", "s", quantiles("catalejo_gateway_overhead_seconds")),
         ("Steps, p95", "s", quantiles("catalejo_step_seconds", "step")[1:2]),
         ("Event loop lag", "s", quantiles("catalejo_event_loop_lag_seconds")),
+        ("Event loop tasks", "short", gauge("catalejo_event_loop_tasks", "pod")),
         ("Requests in the ledger", "reqps", rate("catalejo_ledger_records_total", "outcome")),
         ("Ledger writes that failed", "ops", rate("catalejo_ledger_failures_total", "pod")),
         ("Spans sent", "ops", rate("catalejo_trace_spans_total", "outcome")),

@@ -16,7 +16,7 @@ from gateway.config import ConfigError, Settings, load
 from gateway.observability.logging import configure
 from gateway.observability.tracing import missing
 from gateway.processes.client import HubClient
-from gateway.processes.sockets import ListenError, bind, port_of, tls_context
+from gateway.processes.sockets import ListenError, bind, close, port_of, tls_context
 
 log = logging.getLogger("catalejo.gateway")
 USER_IN_URL: Final = re.compile(r"^([a-z][a-z0-9+.-]*://)[^/@\s]*@")
@@ -100,7 +100,11 @@ def serve(settings: Settings, hub: HubClient | None = None, *, reread: Callable[
     tls = tls_context(settings.tls)
     listening = bind(settings.host, settings.port, shared=several)
     operations = settings.operations
-    second = None if operations.port is None else bind(operations.host, operations.port, shared=several)
+    try:
+        second = None if operations.port is None else bind(operations.host, operations.port, shared=several)
+    except ListenError:
+        close(listening)
+        raise
     config = uvicorn.Config(
         create_app(settings, hub=hub, operations_sockets=second, reread=reread),
         loop="uvloop",

@@ -270,8 +270,11 @@ class Run:
         if self._first is not None and count > 1:
             child(self._metrics.tpot, model).observe((now - self._first) / (count - 1))
         child(self._metrics.generation_duration, model).observe(now - self._context.began)
-        self._context.notes["worker"] = self._stream.client.name
-        if (usage := self._context.usage) is not None:  # a request may have several runs
+        notes, name = self._context.notes, self._stream.client.name
+        # A request may have several runs, here and there.
+        known = notes.get("worker", "").split(",")
+        notes["worker"] = name if known == [""] else ",".join(dict.fromkeys([*known, name]))
+        if (usage := self._context.usage) is not None:
             usage.prompt_tokens += self.prompt_tokens
             usage.completion_tokens += count
             usage.cached_tokens += self.cached_tokens
