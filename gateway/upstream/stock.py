@@ -33,7 +33,7 @@ def encode_stock(request: GenerateRequest) -> bytes:
         if request.grammar.after_ids:
             body["require_reasoning"] = True
     if request.cache_salt is not None:
-        body["extra_key"] = request.cache_salt
+        body["cache_salt"] = request.cache_salt
     if request.priority:
         body["priority"] = request.priority
     return orjson.dumps(body)
