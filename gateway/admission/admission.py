@@ -2,7 +2,7 @@
 
 A permit is an async context manager around the whole stream, so the place comes back on every path. Tokens are charged when
 the prompt is known and corrected when the answer is: estimate = prompt tokens, correction = answer tokens.
-Where the state lives is the `Stores`' business: this process, the supervisor of `--workers N`, Redis (docs/operations.md).
+Where buckets and places live is not known here: this process, the supervisor of `--workers N`, Redis (docs/operations.md).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Self
 from gateway.admission.gate import Gate, GateFull
 from gateway.admission.keys import KeyRing
 from gateway.admission.limits import Kind, LocalRates, Rates, Reading
+from gateway.admission.model_places import ModelPlaces, no_place
 from gateway.admission.places import Leases, Places
 from gateway.admission.settings import AdmissionSettings, Limits
 from gateway.errors import ApiError
@@ -37,6 +38,9 @@ class _Account:
         }
         self.levels: dict[Kind, float] = {}
 
+    def has(self, limits: Limits, priority: int) -> bool:
+        return (self.limits, self.priority) == (limits, priority)
+
     def headers(self, kind: Kind) -> dict[str, str]:
         """OpenAI's rate limit headers; none without that limit."""
         per_minute = self.per_minute[kind]
@@ -53,10 +57,24 @@ class _Account:
 class Permit:
     """A place held, and the account it is charged to."""
 
-    def __init__(self, admission: Admission, account: _Account) -> None:
+    def __init__(self, admission: Admission, account: _Account, leave_model: Callable[[], None] = no_place) -> None:
         self._admission = admission
         self._account = account
+        self._leave_model = leave_model
         self.priority = account.priority
+
+    def move(self, model: str) -> bool:
+        """Changes the place at one model for one at another, unless that one is full. Never waits: it holds a place of
+        the gateway, which those in front of it may be waiting for."""
+        leave = self._admission.models.take(model, self._account.name)
+        if leave is None:
+            return False
+        self._leave_model()
+        self._leave_model = leave
+        return True
+
+    def leave_model(self) -> None:
+        self._leave_model()
 
     async def charge(self, prompt_tokens: int) -> None:
         """Raises ApiError("rate_limit_exceeded") when the tenant's tokens per minute do not allow the prompt."""
@@ -72,7 +90,7 @@ class Permit:
 
 
 class Admission:
-    """`rates` and `places` default to this process's own. `leases`: places of a tenant over all replicas, if they share any."""
+    """`rates` and `places` default to this process's own; `process`: its number, and of how many."""
 
     def __init__(
         self,
@@ -82,6 +100,7 @@ class Admission:
         *,
         rates: Rates | None = None,
         places: Places | None = None,
+        process: tuple[int, int] = (0, 1),
     ) -> None:
         self._settings = settings
         self._metrics = metrics
@@ -89,6 +108,7 @@ class Admission:
         self._accounts = {name: _Account(name, limits, p) for name, (limits, p) in self._keys.tenants.items()}
         self._rates: Rates = rates or LocalRates(clock)
         self._gate: Places = places or Gate(settings.max_in_flight, settings.max_queue)
+        self.models = ModelPlaces(process)
         self._leases: Leases | None = None
         self._running = AsyncExitStack()
         if settings.redis_url is not None:
@@ -107,6 +127,25 @@ class Admission:
     ) -> None:
         await self._running.aclose()
 
+    def apply(self, settings: AdmissionSettings) -> None:
+        """Other keys, tenants and limits from now on. Who runs or waits goes on under the rules it came in by; what a tenant
+        has used of its minute stays used. Settings of Redis are not looked at. Raises ValueError, and changes nothing then."""
+        keys = KeyRing(settings)
+        old = self._accounts
+        self._accounts = {
+            name: old[name] if name in old and old[name].has(limits, priority) else _Account(name, limits, priority)
+            for name, (limits, priority) in keys.tenants.items()
+        }
+        self._keys, self._settings = keys, settings
+        self._gate.resize(settings.max_in_flight, settings.max_queue)
+
+    def _account(self, tenant: str) -> _Account:
+        """Raises ApiError: the tenant's last key may have been taken away since it was checked."""
+        try:
+            return self._accounts[tenant]
+        except KeyError:
+            raise ApiError("invalid_api_key", "this API key is no longer valid") from None
+
     def authenticate(self, headers: Mapping[str, str]) -> str:
         """The tenant's name. Raises ApiError("invalid_api_key")."""
         try:
@@ -121,7 +160,7 @@ class Admission:
     async def admit(self, tenant: str, media: int = 0) -> None:
         """Counts one request and its pictures and videos. Raises ApiError("rate_limit_exceeded") when the tenant has had its
         share of the minute."""
-        account = self._accounts[tenant]
+        account = self._account(tenant)
         await self.take(account, "requests", 1)
         if media:
             await self.take(account, "media", media, f"this request has {media} pictures and videos")
@@ -142,14 +181,15 @@ class Admission:
             self._rates.correct(account.name, kind, per_minute, units)
 
     @asynccontextmanager
-    async def acquire(self, tenant: str) -> AsyncIterator[Permit]:
-        """A place for a generation. Raises ApiError: queue_full, or overloaded after queue_timeout_s."""
-        account = self._accounts[tenant]
-        leave = await self._enter(account)
+    async def acquire(self, tenant: str, model: str = "") -> AsyncIterator[Permit]:
+        """A place for a generation by `model`. Raises ApiError: queue_full, or overloaded after queue_timeout_s."""
+        account = self._account(tenant)
+        permit, leave = await self._enter(account, model)
         self._metrics.admitted.set(self._gate.in_flight)
         try:
-            yield Permit(self, account)
+            yield permit
         finally:
+            permit.leave_model()
             leave()
             self._metrics.admitted.set(self._gate.in_flight)
             self._metrics.queue_depth.set(self._waiting)
@@ -158,12 +198,17 @@ class Admission:
     def _waiting(self) -> int:
         return self._gate.waiting + (self._leases.waiting if self._leases is not None else 0)
 
-    async def _enter(self, account: _Account) -> Callable[[], None]:
-        """Returns what gives the place back."""
+    async def _enter(self, account: _Account, model: str) -> tuple[Permit, Callable[[], None]]:
+        """The permit, and what gives the gateway's place back."""
         began = monotonic()
         try:
             async with asyncio.timeout(self._settings.queue_timeout_s):
-                leave = await self._place(account)
+                permit = Permit(self, account, await self.models.enter(model, account.name, account.priority))
+                try:
+                    leave = await self._place(account)
+                except BaseException:
+                    permit.leave_model()
+                    raise
         except GateFull as full:
             self._count("queue_full")
             whose = "of yours are" if full.whose == "tenant" else "are"
@@ -175,7 +220,7 @@ class Admission:
         finally:
             self._metrics.queue_depth.set(self._waiting)
         self._metrics.queue_seconds.observe(monotonic() - began)
-        return leave
+        return permit, leave
 
     async def _place(self, account: _Account) -> Callable[[], None]:
         name, limits = account.name, account.limits

@@ -47,6 +47,11 @@ class Gate:
         return self._total
 
     @property
+    def full(self) -> bool:
+        """Whoever comes now would wait."""
+        return self._total >= self._places or bool(self._waiting)
+
+    @property
     def waiting(self) -> int:
         return len(self._waiting)
 
@@ -90,6 +95,13 @@ class Gate:
         self._places = places
         self._max_queue = max_queue
         self._grant()
+
+    def try_enter(self, tenant: str) -> bool:
+        """Takes a place if one is free and nobody waits."""
+        if self.full:
+            return False
+        self._hold(tenant)
+        return True
 
     def leave(self, tenant: str) -> None:
         self._running[tenant] -= 1

@@ -75,6 +75,9 @@ class LocalRates:
         self._buckets: dict[tuple[str, Kind], Bucket] = {}
 
     async def take(self, tenant: str, kind: Kind, per_minute: int, units: float) -> Reading:
+        return self.take_now(tenant, kind, per_minute, units)
+
+    def take_now(self, tenant: str, kind: Kind, per_minute: int, units: float) -> Reading:
         return self._bucket(tenant, kind, per_minute).take(units)
 
     def correct(self, tenant: str, kind: Kind, per_minute: int, units: float) -> None:

@@ -31,6 +31,9 @@ class Tenant(Limits):
     api_keys: list[SecretStr] = Field(default_factory=list, description="Plain keys; prefer hashes in files.")
     api_key_hashes: list[str] = Field(default_factory=list, description="From `catalejo hash-key`: blake2b:<64 hex>.")
     priority: int = Field(default=0, ge=-100, le=100, description="Higher goes first in the queue and the engine.")
+    models: list[str] | None = Field(
+        default=None, description="Names its keys may ask for; a model's own name allows its aliases. Absent: all."
+    )
     scopes: list[ScopeName] = Field(
         default=["inference"],
         min_length=1,
@@ -96,6 +99,11 @@ class AdmissionSettings(BaseModel):
         if self.redis_ca_file is not None and not (self.redis_url and self._redis_tls):
             raise ValueError("redis_ca_file needs a redis_url that begins with rediss://")
         return self
+
+    @property
+    def has_keys(self) -> bool:
+        """Without any the gateway is open to everybody."""
+        return bool(self.api_keys or self.tenants)
 
     @property
     def _redis_tls(self) -> bool:

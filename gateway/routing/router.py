@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -64,6 +64,8 @@ class Router:
         self._look = asyncio.Event()
         """Set: an engine may be gone or new, do not wait for the next round of checks."""
         self._health: asyncio.Task[None] | None = None
+        self.on_sent: Callable[[str, RouteRequest], None] | None = None
+        """Told of every decision that `heard` of another process's router has a use for."""
         self._endpoints: Sequence[EngineEndpoint] = endpoints
         self._found: Sequence[EngineEndpoint] = ()
         self._max_engines = discovery.max_engines if discovery else 0
@@ -198,9 +200,16 @@ class Router:
         only = len(usable) == 1
         choice = Choice(usable[0].name, "only") if only else self._policy.choose(usable, request)
         self._policy.sent(choice.name, request)
+        if self.on_sent is not None and request.names:
+            self.on_sent(choice.name, request)
         self._metrics.routing_decisions.labels(self._settings.policy, choice.reason).inc()
         worker = next(w for w in usable if w.name == choice.name)
         return worker, max(0, request.prompt_tokens - choice.cached_tokens)
+
+    def heard(self, name: str, request: RouteRequest) -> None:
+        """Another process of this command sent `request` to the engine `name`."""
+        if any(w.name == name for w in self.workers):
+            self._policy.sent(name, request)
 
     def others(self, tried: Collection[str]) -> bool:
         """Whether a worker is left to try."""

@@ -33,6 +33,7 @@ from engine.wire import (
 )
 from gateway.errors import ApiError
 from gateway.metrics import Metrics, child
+from gateway.observability.tracing import NO_SPAN, EngineSpan
 from gateway.upstream.http import Answer, ConnectTimeout, HttpError, HttpPool
 from gateway.upstream.settings import UpstreamSettings
 from gateway.upstream.stock import STOCK_ROUTE, StockReader, encode_stock
@@ -266,6 +267,7 @@ class GenerationStream:
         """The answer came to its end. Acceptance is no success: an engine may take everything and finish nothing."""
         self.on_failure: Callable[[], None] | None = None
         self.on_close: Callable[[], None] | None = None
+        self.span: EngineSpan = NO_SPAN
         self.began = False
         self.tokens_seen = False
         """Set by the reader of the replies: the request can no longer be moved to another engine."""
@@ -279,6 +281,7 @@ class GenerationStream:
                 if replies := self._reader.feed(data):
                     if not self.began:
                         self.began = True
+                        self.span.first_token()
                         if self.on_first_token is not None:
                             self.on_first_token()
                     yield replies
@@ -328,6 +331,7 @@ class GenerationStream:
     def close(self) -> None:
         """Ends the connection unless the answer was read to its end; the engine then aborts the request."""
         self._response.close()
+        self.span.end(None if self.finished else "aborted")
         if self.on_close is not None:
             self.on_close()
             self.on_close = None

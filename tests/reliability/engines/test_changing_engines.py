@@ -23,7 +23,7 @@ def endpoint(engine: MockEngine, name: str | None = None) -> EngineEndpoint:
 
 
 def router_of(stack: Stack) -> Router:
-    return stack.app.state.services.router
+    return stack.app.state.services.routers[0]
 
 
 async def until(test: object, timeout: float = 10.0) -> None:
