@@ -31,6 +31,9 @@ class RoutingSettings(BaseModel):
     index_tokens_per_worker: int = Field(
         default=4_000_000, ge=1, description="Prefix tokens one engine is believed to cache, until it tells its size."
     )
+    kv_events: bool = Field(
+        default=True, description="Follow the KV events of engines that publish them; the index is then exact."
+    )
     new_weight: float = Field(default=16.0, ge=0, description="Cost of a prompt token that is not cached there.")
     resident_weight: float = Field(default=0.02, ge=0, description="Cost of a context token of a running request.")
     recent_weight: float = Field(default=1.5, ge=0, description="Cost of a token computed there of late.")
