@@ -13,7 +13,8 @@ from typing import Annotated, Any, Final, TypeVar, cast
 from urllib.parse import urlsplit
 
 import yaml
-from pydantic import Field, SecretStr, ValidationError, model_validator
+from pydantic import BaseModel, Field, SecretStr, ValidationError, model_validator
+from pydantic_core import to_jsonable_python
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
@@ -187,6 +188,19 @@ def _place(url: str) -> str:
     """What names an engine that has no name: unlike its place in the list it stays when others come and go."""
     parts = urlsplit(url)
     return parts.netloc.rpartition("@")[2] + parts.path.rstrip("/")
+
+
+def revealed(value: Any) -> Any:
+    """Settings as plain JSON values, secrets in the clear: only for a file that nobody else can read."""
+    if isinstance(value, BaseModel):
+        return {name: revealed(getattr(value, name)) for name in type(value).model_fields}
+    if isinstance(value, SecretStr):
+        return value.get_secret_value()
+    if isinstance(value, dict):
+        return {name: revealed(one) for name, one in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [revealed(one) for one in value]
+    return to_jsonable_python(value)
 
 
 def load(config_file: str | Path | None = None, **overrides: Any) -> Settings:

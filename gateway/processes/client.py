@@ -99,9 +99,10 @@ class HubClient:
         self._send("resize", places, max_queue)
 
     # ------------------------------------------------------------------------------------------- the others
-    def tell(self, topic: str, payload: Any) -> None:
-        """To every other process of this command, in order; lost on those that are being restarted."""
-        self._send("tell", topic, payload)
+    def tell(self, topic: str, payload: Any, *, keep: str | None = None) -> None:
+        """To every other process of this command, in order. Those that are being restarted miss it, unless it is the last
+        word on `keep`."""
+        self._send("tell", topic, payload, keep)
 
     def on(self, topic: str, listener: Callable[[Any], None]) -> None:
         self._listeners[topic] = listener

@@ -31,6 +31,8 @@ class Hub:
         self.gate = Gate(max_in_flight, max_queue)
         self.on_serving = on_serving
         self.members: set[Member] = set()
+        self.kept: dict[tuple[str, str], bytes] = {}
+        """What a process that is started later has to know: (topic, about what) -> the last word on it."""
         self._server: asyncio.Server | None = None
 
     async def start(self, path: Path) -> None:
@@ -63,7 +65,7 @@ class Member:
             "leave": self._leave,
             "resize": hub.gate.resize,
             "tell": self._tell,
-            "serving": hub.on_serving,
+            "serving": self._serving,
         }
 
     def _heard(self, message: Message) -> None:
@@ -101,8 +103,15 @@ class Member:
         if leave := self._inside.pop(number, None):
             leave()
 
-    def _tell(self, topic: str, payload: Any) -> None:
+    def _serving(self, number: int) -> None:
+        for told in self._hub.kept.values():
+            self.frames.send(told)
+        self._hub.on_serving(number)
+
+    def _tell(self, topic: str, payload: Any, keep: str | None) -> None:
         told = pack(["told", topic, payload])
+        if keep is not None:
+            self._hub.kept[topic, keep] = told
         for member in self._hub.members:
             if member is not self and member.frames.unsent < UNSENT_BYTES:
                 member.frames.send(told)
