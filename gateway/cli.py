@@ -44,13 +44,14 @@ def gateway(
     host: Annotated[str | None, typer.Option()] = None,
     port: Annotated[int | None, typer.Option(min=0, max=65535)] = None,
     model_name: Annotated[str | None, typer.Option(help="Served name; the checkpoint folder's when absent.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Gateway processes on the port; 1 when absent.")] = None,
     config: ConfigOption = None,
     print_config: Annotated[bool, typer.Option("--print-config", help="Print every setting as YAML and end.")] = False,
 ) -> None:
     """Run the gateway in front of one or more engines."""
     from gateway.commands import serve
 
-    raise typer.Exit(serve.gateway(config, engine, model, host, port, model_name, print_only=print_config))
+    raise typer.Exit(serve.gateway(config, engine, model, host, port, model_name, workers, print_only=print_config))
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})

@@ -71,6 +71,8 @@ TRAFFIC: dict[str, list[Panel]] = {
         ("Places held", "short", gauge("catalejo_admission_in_flight", "pod")),
         ("Wait for a place", "s", quantiles("catalejo_admission_queue_seconds")),
         ("Refused", "reqps", rate("catalejo_admission_refused_total", "reason")),
+        ("Limits shared through Redis", "short", gauge("catalejo_admission_redis_up", "pod")),
+        ("Redis did not answer", "reqps", rate("catalejo_admission_redis_failures_total")),
     ],
     "The gateway itself": [
         ("Requests in flight", "short", gauge("catalejo_http_requests_in_flight", "pod")),

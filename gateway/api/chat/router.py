@@ -31,14 +31,13 @@ async def chat_completions(request: Request) -> Response:
     body = await read_body(request, chat.settings)
     asked, size = await chat.read(body), len(body)
     del body
-    style = chat.style(asked)
     if asked.stream:
         run = await while_connected(request.receive, chat.open(asked, size, context))
-        writer = ChunkWriter(style, len(run.choices))
+        writer = ChunkWriter(chat.style(asked, run), len(run.choices))
         return event_stream(writer.events(run), [run], context, services)
 
     async def work() -> Response:
         run = await chat.open(asked, size, context)
-        return json_response(await whole_answer(run, style))
+        return json_response(await whole_answer(run, chat.style(asked, run)))
 
     return await while_connected(request.receive, work())
