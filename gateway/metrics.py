@@ -67,6 +67,7 @@ class Metrics:
         self.unknown_fields = counter("unknown_fields_total", "Ignored unknown request fields", "route")
         self.client_disconnects = counter("client_disconnects_total", "Clients gone before the end", "phase")
         self.loop_lag = histogram("event_loop_lag_seconds", "How late a 50 ms timer fires", _FAST)
+
         self.loop_tasks = gauge("event_loop_tasks", "Tasks of the event loop, counted every second")
 
         self.reloads = counter("config_reloads_total", "Reloads of the configuration: applied, refused", "result")
