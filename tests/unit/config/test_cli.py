@@ -134,3 +134,16 @@ def test_rows_that_cannot_be_written_are_one_line(tmp_path: Path) -> None:
     result = run.invoke(app, ["preprocess", str(picture), "--npz", str(tmp_path / "none" / "x.npz")])
     assert result.exit_code == 2
     assert "cannot be written" in result.output and "Traceback" not in result.output
+
+
+def test_doctor_looks_at_every_model_of_a_configuration(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    engines = [{"url": "http://127.0.0.1:9"}]
+    models = [{"name": "a", "model_path": str(TINY)}, {"name": "b", "model_path": "/nowhere", "engines": engines}]
+    file.write_text(yaml.safe_dump({"models": models}))
+    result = run.invoke(app, ["doctor", "--config", str(file)])
+    assert result.exit_code == 1
+    assert "serves a, b" in result.output
+    assert "ok    model a" in result.output
+    assert "FAIL  model b: there is no checkpoint folder /nowhere" in result.output
+    assert "FAIL  http://127.0.0.1:9" in result.output

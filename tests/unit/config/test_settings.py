@@ -101,6 +101,8 @@ TWO = "models: [{name: a, model_path: /m/a}, {name: b, model_path: /m/b}]\n"
             "names must differ; 'e' of 'b' is in 'a' too",
         ),
         ("models: [{name: a, model_path: /m, max_in_flight: 0}]\n", "models.0.max_in_flight"),
+        ('models: [{name: "a\\r\\nx: y", model_path: /m}]\n', "only printable ASCII"),
+        ("model_path: /modèle\n", "only printable ASCII"),
     ],
 )
 def test_mistakes_of_several_models_are_named(tmp_path: Path, text: str, named: str) -> None:
