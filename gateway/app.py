@@ -54,16 +54,16 @@ def create_app(
     metrics = Metrics()
     metrics.build.info({"version": version()})
     process = (0, 1) if hub is None else (hub.number, settings.workers)
-    observer = Observer(settings.observability, metrics)
     admission = Admission(settings.admission, metrics, rates=hub, places=hub, process=process)
+    observer = Observer(settings.observability, metrics)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with AsyncExitStack() as running:
+            await running.enter_async_context(observer.running())
             if hub is not None:
                 await hub.connect()
                 running.callback(hub.close)
-            await running.enter_async_context(observer.running())
             await running.enter_async_context(admission)
             services = await start(settings, metrics, admission)
             running.push_async_callback(services.close)

@@ -51,8 +51,8 @@ class Settings(BaseSettings):
         nested_model_default_partial_update=True,
     )
 
-    host: str = "127.0.0.1"
-    port: int = Field(default=8000, ge=0, le=65535)
+    host: str = Field(default="127.0.0.1", description="Address to listen on; 0.0.0.0: every one.")
+    port: int = Field(default=8000, ge=0, le=65535, description="0: any free one.")
     workers: int = Field(default=1, ge=1, le=256, description="Gateway processes on the port, with common limits.")
     worker_timeout_s: float = Field(
         default=60.0,
@@ -96,19 +96,27 @@ class Settings(BaseSettings):
     cors_origins: list[Annotated[str, Field(pattern=r"^(\*|[a-z][a-z0-9+.-]*://[^/\s]+)$")]] = Field(
         default_factory=list, description="Web pages that may call from a browser: `https://app.example`; `*`: all."
     )
-    shutdown_grace_s: float = Field(default=30.0, ge=0)
+    shutdown_grace_s: float = Field(
+        default=30.0, ge=0, description="After SIGTERM running answers have this long; 0: until they end."
+    )
     server_keep_alive_s: int = Field(default=90, ge=1, description="Idle client connections are kept this long.")
     server_header_timeout_s: float = Field(
         default=30.0, gt=0, description="A client has this long to send the headers of a request."
     )
 
-    api: ApiSettings = Field(default_factory=ApiSettings)
-    admission: AdmissionSettings = Field(default_factory=AdmissionSettings)
-    media: MediaSettings = Field(default_factory=MediaSettings)
+    api: ApiSettings = Field(
+        default_factory=ApiSettings, description="What clients may send, and choices where clients disagree."
+    )
+    admission: AdmissionSettings = Field(default_factory=AdmissionSettings, description="Who may, and how much.")
+    media: MediaSettings = Field(default_factory=MediaSettings, description="Pictures and videos.")
     prompt: PromptSettings = Field(default_factory=PromptSettings)
-    routing: RoutingSettings = Field(default_factory=RoutingSettings)
-    upstream: UpstreamSettings = Field(default_factory=UpstreamSettings)
-    observability: ObservabilitySettings = Field(default_factory=ObservabilitySettings)
+    routing: RoutingSettings = Field(
+        default_factory=RoutingSettings, description="Which engine gets a request, and when one is lost."
+    )
+    upstream: UpstreamSettings = Field(default_factory=UpstreamSettings, description="Connections to engines.")
+    observability: ObservabilitySettings = Field(
+        default_factory=ObservabilitySettings, description="Logs, traces and the usage ledger."
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Settings:

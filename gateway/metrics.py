@@ -67,6 +67,7 @@ class Metrics:
         self.unknown_fields = counter("unknown_fields_total", "Ignored unknown request fields", "route")
         self.client_disconnects = counter("client_disconnects_total", "Clients gone before the end", "phase")
         self.loop_lag = histogram("event_loop_lag_seconds", "How late a 50 ms timer fires", _FAST)
+
         self.loop_tasks = gauge("event_loop_tasks", "Tasks of the event loop, counted every second")
 
         self.reloads = counter("config_reloads_total", "Reloads of the configuration: applied, refused", "result")
@@ -136,6 +137,12 @@ class Metrics:
         )
         self.discovery_failures = counter("discovery_failures_total", "Failed looks for engines", "source")
         self.routing_decisions = counter("routing_decisions_total", "Why a worker was picked", "policy", "reason")
+        self.kv_events = counter(
+            "kv_events_total", "Batches of KV events: applied, replayed, gap, restart, bad", "worker", "outcome"
+        )
+        self.prefix_index_exact = gauge(
+            "prefix_index_exact", "1 while the engine's own events tell its cache", "worker"
+        )
         self.upstream_requests = counter("upstream_requests_total", "Engine requests by status", "worker", "status")
         self.upstream_retries = counter("upstream_retries_total", "Engine requests sent again", "worker", "reason")
         self.upstream_aborts = counter("upstream_aborts_total", "Engine requests aborted", "worker", "reason")

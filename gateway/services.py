@@ -122,8 +122,8 @@ async def _served(
         api=settings.api,
         abort_wait_s=settings.upstream.abort_wait_s,
         record_blocks=settings.observability.record_blocks,
-        huge_texts=huge,
         log_prompt_characters=settings.observability.log_prompt_characters,
+        huge_texts=huge,
     )
     return ServedModel(
         name=model.served_name,

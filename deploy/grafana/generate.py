@@ -96,6 +96,7 @@ ENGINES: dict[str, list[Panel]] = {
     "Engines as gateways see them": [
         ("Up", "short", gauge("catalejo_worker_up", "worker", how="min")),
         ("Breaker open", "short", gauge("catalejo_worker_breaker_open", "worker", how="max")),
+        ("Drained by an operator", "short", gauge("catalejo_worker_draining", "worker", how="max")),
         ("Running", "short", gauge("catalejo_in_flight_requests", "worker")),
         ("Why a worker was picked", "reqps", rate("catalejo_routing_decisions_total", "policy", "reason")),
         ("Requests by status", "reqps", rate("catalejo_upstream_requests_total", "worker", "status")),
@@ -103,6 +104,9 @@ ENGINES: dict[str, list[Panel]] = {
         ("Aborted", "reqps", rate("catalejo_upstream_aborts_total", "worker", "reason")),
         ("Failures after the 200", "reqps", rate("catalejo_upstream_failures_total", "worker", "error_type")),
         ("Bytes sent", "Bps", rate("catalejo_upstream_bytes_total", "worker")),
+        ("Prefix index by the engine's own events", "short", gauge("catalejo_prefix_index_exact", "worker", how="min")),
+        ("KV events", "short", rate("catalejo_kv_events_total", "worker", "outcome")),
+        ("Failed looks for engines", "short", rate("catalejo_discovery_failures_total", "source")),
     ],
     "The embedded engine": [
         ("Choices that compute", "short", gauge("catalejo_engine_choices_running", "pod")),

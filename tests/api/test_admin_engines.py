@@ -42,7 +42,7 @@ async def test_the_list_tells_state_and_no_secret() -> None:
         assert engine == {
             "name": "pool/a", "url": stack.engine.url, "state": "up", "healthy": True, "breaker": "closed", "in_flight": 0,
             "pending_tokens": 0, "resident_tokens": 0, "load": engine["load"], "context_length": engine["context_length"],
-            "indexed_tokens": 0,
+            "indexed_tokens": 0, "index": "guess",
         }  # fmt: skip
 
 

@@ -17,7 +17,7 @@ def engines(routers: Iterable[Router]) -> list[dict[str, Any]]:
 def describe(routing: Router, worker: Worker) -> dict[str, Any]:
     """`state`: up, down or draining. `pending_tokens`: prompt tokens sent and not yet computed; `resident_tokens`: context of
     what runs there; `load`: what the engine says it runs and queues, from all its clients; `indexed_tokens`: prefix tokens
-    it is believed to cache."""
+    it is believed to cache, by its own KV events (`index` is exact) or by what was sent there (guess)."""
     url = urlsplit(worker.client.url)
     return {
         "name": worker.name,
@@ -30,6 +30,7 @@ def describe(routing: Router, worker: Worker) -> dict[str, Any]:
         "resident_tokens": worker.resident_tokens,
         "load": worker.reported_load,
         "context_length": worker.context_length,
+        "index": "exact" if routing.index_is_exact(worker.name) else "guess",
         "indexed_tokens": routing.indexed_tokens(worker.name),
     }
 
