@@ -48,11 +48,19 @@ class HubClient:
 
     # ------------------------------------------------------------------------------------------- rates
     async def take(self, tenant: str, kind: Kind, per_minute: int, units: float) -> Reading:
-        number, answer = self._ask("take", tenant, kind, per_minute, units)
+        _, answer = self._ask("take", tenant, kind, per_minute, units)
         try:
-            return Reading(*await answer)
-        finally:
-            self._asked.pop(number, None)
+            return Reading(*await asyncio.shield(answer))
+        except asyncio.CancelledError:
+            answer.add_done_callback(lambda a: self._give_back(a, tenant, kind, per_minute, units))
+            raise
+
+    def _give_back(
+        self, answer: asyncio.Future[list[Any]], tenant: str, kind: Kind, per_minute: int, units: float
+    ) -> None:
+        """Whoever asked has left: what was taken for him is not used."""
+        if answer.exception() is None and Reading(*answer.result()).wait_s == 0:
+            self.correct(tenant, kind, per_minute, -units)
 
     def correct(self, tenant: str, kind: Kind, per_minute: int, units: float) -> None:
         self._send("correct", tenant, kind, per_minute, units)
@@ -128,7 +136,7 @@ class HubClient:
             if listener := self._listeners.get(topic):
                 listener(payload)
             return
-        answer = self._asked.get(message[0])
+        answer = self._asked.pop(message[0], None)
         if answer is not None and not answer.done():
             answer.set_result(message[1:])
 
@@ -136,7 +144,8 @@ class HubClient:
         if not self._closing:
             log.error("the supervisor is gone; stopping")
             signal.raise_signal(signal.SIGTERM)
-        for answer in self._asked.values():
+        asked, self._asked = self._asked, {}
+        for answer in asked.values():
             if not answer.done():
                 answer.set_exception(_gone())
 
