@@ -67,11 +67,14 @@ class Metrics:
         self.unknown_fields = counter("unknown_fields_total", "Ignored unknown request fields", "route")
         self.client_disconnects = counter("client_disconnects_total", "Clients gone before the end", "phase")
         self.loop_lag = histogram("event_loop_lag_seconds", "How late a 50 ms timer fires", _FAST)
+
         self.loop_tasks = gauge("event_loop_tasks", "Tasks of the event loop, counted every second")
 
         self.reloads = counter("config_reloads_total", "Reloads of the configuration: applied, refused", "result")
         self.reload_good = gauge(
-            "config_last_reload_successful", "1 unless the last reload was refused", over_processes="livemin"
+            "config_last_reload_successful",
+            "1 unless the last reload was refused",
+            over_processes="livemin",
         )
         self.reload_time = gauge(
             "config_last_reload_success_timestamp_seconds",
@@ -168,6 +171,13 @@ class Metrics:
             elif isinstance(metric, Gauge):  # the files of several processes forget nothing: let it show nothing
                 metric.labels(name).set(0)
         _child.cache_clear()  # a remembered child of a dropped series would count for nobody
+
+    def in_flight_everywhere(self) -> dict[str, int]:
+        """Requests that run on each engine, from all processes of this command. Reads the files, as `render` does."""
+        together = CollectorRegistry()
+        MultiProcessCollector(together)  # type: ignore[no-untyped-call]
+        found = together.restricted_registry(["catalejo_in_flight_requests"]).collect()
+        return {s.labels["worker"]: int(s.value) for metric in found for s in metric.samples}
 
     def render(self) -> bytes:
         if not self.over_processes:

@@ -64,6 +64,7 @@ TRAFFIC: dict[str, list[Panel]] = {
         ("Generations by outcome", "reqps", rate("catalejo_generations_total", "outcome")),
         ("How answers end", "reqps", rate("catalejo_finishes_total", "gen_ai_response_finish_reason")),
         ("Clients that left", "reqps", rate("catalejo_client_disconnects_total", "phase")),
+        ("Another model answered", "reqps", rate("catalejo_model_fallbacks_total", "gen_ai_request_model", "gen_ai_response_model")),
         ("HTTP time by route, p95", "s", quantiles("catalejo_http_request_duration_seconds", "route", label=API)[1:2]),
     ],
     "Admission": [
@@ -84,6 +85,9 @@ TRAFFIC: dict[str, list[Panel]] = {
         ("Ledger writes that failed", "ops", rate("catalejo_ledger_failures_total", "pod")),
         ("Spans sent", "ops", rate("catalejo_trace_spans_total", "outcome")),
         ("Ignored unknown fields", "reqps", rate("catalejo_unknown_fields_total", "route")),
+        ("Configuration reloads", "short", rate("catalejo_config_reloads_total", "result")),
+        ("Last reload was applied", "short", gauge("catalejo_config_last_reload_successful", "pod", how="min")),
+        ("Configuration read at", "dateTimeAsIso", [(f"1000 * min by (pod) (catalejo_config_last_reload_success_timestamp_seconds{{{SEL}}})", "{{pod}}")]),
         ("Versions", "short", [(f"count by (version) (catalejo_build_info{{{SEL}}})", "{{version}}")]),
     ],
 }  # fmt: skip

@@ -99,7 +99,7 @@ async def _phase(
 
 def _cause(failed: Failed, workers: dict[str, list[str]], faults: list[Fault]) -> str | None:
     """The fault that may have ended the request: on its engine, at the same time."""
-    for fault in faults:
+    for fault in reversed(faults):
         overlap = failed.begin <= fault.end + AFTERMATH_S and failed.end >= fault.begin
         if overlap and fault.engine in workers.get(failed.request_id, ()):
             return fault.kind
