@@ -1,8 +1,8 @@
 """One view of what the engines' prefix caches hold, for all processes of a `--workers N` command: each tells the others where
 it sent what, as block names (8 bytes for each `routing.block_tokens`), and each keeps the whole index.
 
-So a conversation finds its prefix whichever process its next request reaches. A word takes about a millisecond, and a process
-that is restarted starts with an empty index: both make a worse choice, never a wrong answer. Load (requests in flight) is
+So a conversation finds its prefix whichever process its next request reaches. A word arrives a moment later, and a process that
+is restarted starts with an empty index: both make a worse choice, never a wrong answer. Load (requests in flight) is
 each process's own; the kernel spreads connections evenly, so it is a fair sample of the whole."""
 
 from __future__ import annotations

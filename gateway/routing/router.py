@@ -22,6 +22,7 @@ from gateway.routing.blocks import block_names
 from gateway.routing.discovery import DiscoverySettings, Source, make_source
 from gateway.routing.fleet import Fleet
 from gateway.routing.kv_events.follow import KvEvents
+from gateway.routing.outliers import outliers
 from gateway.routing.policies import Choice, Policy, RouteRequest, make_policy
 from gateway.routing.policies.prefix_aware import PrefixAware
 from gateway.routing.settings import EngineEndpoint, RoutingSettings
@@ -247,6 +248,9 @@ class Router:
             self._fleet.sweep()
             self._tls.refresh()
             await self._check_all()
+            if self._settings.outliers.enabled:
+                for worker, reason in outliers(self.workers, self._settings.outliers):
+                    worker.eject(reason)
 
     async def _check_all(self) -> None:
         await asyncio.gather(*(self._check(w) for w in self.workers))
