@@ -93,6 +93,7 @@ class Run:
         self._open = len(opened.parsers)
         self._model = opened.model
         self._context.notes["model"] = opened.model
+        self._gaps = child(self._metrics.itl, opened.model)
 
     @property
     def prompt_tokens(self) -> int:
@@ -146,7 +147,7 @@ class Run:
                 child(self._metrics.ttft, self._model).observe(now - self._context.began)
                 self._context.notes.setdefault("ttft_ms", round((now - self._context.began) * 1000, 2))
             else:
-                child(self._metrics.itl, self._model).observe(now - self._last)
+                self._gaps.observe(now - self._last)
             self._last = now
             out: list[Update] = []
             failure: ApiError | None = None
