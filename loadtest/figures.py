@@ -45,7 +45,7 @@ class Figures:
                     passed += spool.skip(file)
                     break
         self._tokens.append((now, tokens * (taken + passed) / taken if taken else 0.0))
-        while self._tokens[0][0] < now - WINDOW_S:
+        while len(self._tokens) > 2 and self._tokens[1][0] <= now - WINDOW_S:
             self._tokens.popleft()
 
     def tokens_per_s(self) -> float | None:

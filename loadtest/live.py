@@ -52,7 +52,7 @@ class Live:
         self._figures.close()
 
     def update(self, progress: workers.Progress) -> None:
-        if not self._enabled or time.monotonic() < self._next:
+        if not self._enabled or progress.offset_s < 0 or time.monotonic() < self._next:
             return
         self._next = time.monotonic() + self._period
         self._figures.read(progress.spools, progress.offset_s)
