@@ -38,7 +38,8 @@ async def detokenize(request: Request) -> Response:
     services = services_of(request)
     require_json(request)
     body = await read_body(request, services.settings.api)
-    return json_response(await while_connected(request.receive, services.tokenize.detokenize(body)))
+    work = services.tokenize.detokenize(body, context_of(request).tenant)
+    return json_response(await while_connected(request.receive, work))
 
 
 def _has_messages(body: bytes) -> bool:
