@@ -137,6 +137,20 @@ class NamedTool(Model):
     function: Function
 
 
+class AllowedTools(Model):
+    """Of the tools only these; `mode` is what a plain tool_choice would be."""
+
+    class Allowed(Model):
+        mode: Literal["auto", "required"]
+        tools: list[NamedTool] = Field(min_length=1)
+
+    type: Literal["allowed_tools"]
+    allowed_tools: Allowed
+
+
+ToolChoice = Annotated[NamedTool | AllowedTools, Field(discriminator="type")]
+
+
 class ThinkingObject(Model):
     type: Thinking
 
@@ -148,7 +162,7 @@ class ChatRequest(GenerationRequest):
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=20)
     tools: list[Tool] | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     thinking: ThinkingObject | Thinking | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
