@@ -101,6 +101,7 @@ class AssistantMessage(Model):
     content: str | Annotated[list[AssistantPart], Field(max_length=MAX_PARTS)] | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
+    reasoning_details: list[dict[str, Any]] | None = Field(default=None, max_length=MAX_PARTS)
     tool_calls: list[PastCall] | None = Field(default=None, max_length=1024)
     refusal: str | None = None
     name: str | None = None
