@@ -68,7 +68,8 @@ def run(
 def _round(
     one: Contestant, engine: list[str], ours: set[int], theirs: set[int], streams: int, seconds: float, rate: float
 ) -> None:
-    """The engine is new for each: none inherits another's connections."""
+    """The engine is new for each: none inherits another's connections. Memory is measured in a process of its own, before
+    any load has made it grow, and so that streams which a contestant never gives back burden nobody."""
     port, engine_port, spare = _free_port(), _free_port(), _free_port()
     ports = {"port": port, "engine": engine_port, "spare": spare}
     up = None if one.engine == GRPC else f"http://127.0.0.1:{engine_port}/health"
@@ -76,7 +77,10 @@ def _round(
         if up is not None:
             one.note(first_token_direct_p50_ms=asyncio.run(_first_token_ms(engine_port)))
         command = [part.format(**ports) for part in one.command]
-        with _process(command, theirs, port, f"http://127.0.0.1:{port}{one.ready}", one.environment) as pid:
+        ready = f"http://127.0.0.1:{port}{one.ready}"
+        with _process(command, theirs, port, ready, one.environment) as pid:
+            one.note(kib_per_idle_stream=asyncio.run(_idle_kib(port, pid)))
+        with _process(command, theirs, port, ready, one.environment) as pid:
             asyncio.run(_measure(one, port, pid, streams, seconds, rate))
 
 
@@ -88,7 +92,6 @@ async def _measure(one: Contestant, port: int, pid: int, streams: int, seconds: 
     small_ms = (_cpu_s(pid) - before) / SMALL_REQUESTS * 1e3
     one.note(small_request_cpu_ms=small_ms, small_request_p50_ms=statistics.median(latencies) * 1e3)
     one.note(first_token_p50_ms=await _first_token_ms(port))
-    one.note(kib_per_idle_stream=await _idle_kib(port, pid))
 
     counter = Counter()
     body = chat_body(100_000, stream=True)  # longer than we stay
@@ -103,7 +106,9 @@ async def _measure(one: Contestant, port: int, pid: int, streams: int, seconds: 
     events, cpu, took = counter.events - events, _cpu_s(pid) - cpu, time.perf_counter() - began
     for client in clients:
         client.close()
-    one.note(cpu_us_per_event=cpu / max(1, events) * 1e6, events_per_s=events / took)
+    one.note(events_per_s=events / took)
+    if events:
+        one.note(cpu_us_per_event=cpu / events * 1e6)
     if one.name == "catalejo":
         await _stalls(one, port, rate)
 
@@ -117,14 +122,22 @@ async def _first_token_ms(port: int) -> float:
 
 
 async def _idle_kib(port: int, pid: int) -> float:
+    await unary(port, 50, 1)
     resident = _rss(pid)
     idle = [await open_stream(port, chat_body(2_000_000, stream=True), Counter()) for _ in range(IDLE_STREAMS)]
-    await asyncio.sleep(1.5)
-    grown = _rss(pid) - resident
+    grown, before = _rss(pid), 0
+    for _ in range(40):
+        before, grown = grown, await _rss_later(pid)
+        if grown == before:
+            break
     for client in idle:
         client.close()
+    return (grown - resident) / IDLE_STREAMS / 1024
+
+
+async def _rss_later(pid: int) -> int:
     await asyncio.sleep(0.5)
-    return grown / IDLE_STREAMS / 1024
+    return _rss(pid)
 
 
 async def _stalls(one: Contestant, port: int, rate: float) -> None:
