@@ -5,7 +5,7 @@
 # VENV / CATALEJO_PYTHON  the project's environment; it runs the tests
 # SGLANG_VENV             SGLang's own (default .venv-sglang), made from requirements/sglang.txt less cuda_only.txt
 # SGLANG_PORT             where the server listens (default 30917)
-# SGLANG_PARTS            some of: rows tiny attack demo plain bench (default: all)
+# SGLANG_PARTS            some of: rows tiny attack hicache demo plain bench (default: all)
 # CATALEJO_TORCH_INDEX    another PyTorch index, e.g. the CPU-only one, as in deploy/build/setup.sh
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -115,6 +115,12 @@ fi
 if wants attack; then  # a KV pool of 3,072 tokens, so that requests are retracted
   start attack $OUT/tiny --page-size 16 --max-total-tokens 3072
   check tests/sglang/live/test_attack.py "$@"
+fi
+
+if wants hicache; then  # prefixes that leave the device for host memory and come back
+  start hicache $OUT/tiny --page-size 16 --max-total-tokens 3072 --enable-hierarchical-cache --hicache-ratio 8 \
+    --hicache-io-backend direct --hicache-mem-layout layer_first --hicache-write-policy write_through
+  check tests/sglang/live/test_hicache.py "$@"
 fi
 
 if wants demo; then  # a model that answers: the gateway beside SGLang's own OpenAI layer
