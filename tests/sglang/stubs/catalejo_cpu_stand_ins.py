@@ -7,8 +7,8 @@ MoE: without AMX, SGLang 0.5.23 runs experts through `moe_forward_native`, which
 Sparse attention: SGLang's kernels are Triton's. With our plugin its torch reference serves; without (SGLANG_PLUGINS names
 others only) the same reference is put in their place here, and nothing else of ours.
 
-HiCache: on a CPU SGLang has the host pools and their bookkeeping, not the copy itself, which is in sgl_kernel. What is
-copied, when and from which pool stays SGLang's."""
+HiCache: on a CPU SGLang has the host pools and their bookkeeping, not the copy itself, which is in sgl_kernel, and pins
+memory with a driver that is not there. What is copied, when and from which pool stays SGLang's."""
 
 from __future__ import annotations
 
@@ -30,10 +30,18 @@ def register() -> None:
         HookRegistry.register(
             f"{hooks_model.MSA_OPS}.minimax_sparse_decode", hooks_model.sparse_decode, HookType.AROUND
         )
-    from sglang.srt.mem_cache.pool_host import mha
+    from sglang.srt.mem_cache.pool_host import base, common, mha
 
+    for module in (base, common, mha):
+        for name in ("_cuda_host_register", "_cuda_host_unregister"):
+            if hasattr(module, name):
+                setattr(module, name, no_pinning)
     if not hasattr(mha, "transfer_kv_direct"):  # imported from sgl_kernel, on CUDA and XPU only
         mha.transfer_kv_direct = transfer_kv_direct
+
+
+def no_pinning(*args: Any, **kwargs: Any) -> None:
+    """Host memory is registered with the CUDA driver, of which there is none."""
 
 
 def gate_and_up_in_halves(x: Any, gemm1_alpha: float, gemm1_limit: float) -> Any:
