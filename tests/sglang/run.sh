@@ -104,6 +104,13 @@ if wants rows; then
   fi
   tail -3 $OUT/broken.log | grep -q "refusing to serve" || { tail -20 $OUT/broken.log; exit 1; }
   echo "test-sglang: a SGLang with a changed operator ends with: $(grep -o 'catalejo: SGLang.*' $OUT/broken.log)"
+  if BROKEN=$PWD/tests/sglang/lossy: server timeout 600 "$SGLANG_VENV/bin/python" -m sglang.launch_server --model-path "${TINY[@]}" \
+    --port "$PORT" "${FLAGS[@]}" --radix-cache-backend lossy >$OUT/lossy.log 2>&1; then
+    echo "test-sglang: a cache that nobody knows was served" >&2; exit 1
+  fi
+  grep -q "LossyCache is not known to carry the index keys.*refusing to serve" $OUT/lossy.log || { tail -20 $OUT/lossy.log; exit 1; }
+  if grep -q "fired up and ready" $OUT/lossy.log; then echo "test-sglang: it was ready before it was refused" >&2; exit 1; fi
+  echo "test-sglang: a cache that nobody knows is refused"
 fi
 
 if wants tiny; then  # our route: the contract, equality with the embedded engine, attacks
@@ -112,8 +119,8 @@ if wants tiny; then  # our route: the contract, equality with the embedded engin
   check tests/sglang/live/test_equality.py tests/sglang/live/test_gateway.py "$@"
 fi
 
-if wants attack; then  # a KV pool of 3,072 tokens, so that requests are retracted
-  start attack $OUT/tiny --page-size 16 --max-total-tokens 3072
+if wants attack; then  # a KV pool of 3,072 tokens, handed out lightly, so that requests are retracted
+  start attack $OUT/tiny --page-size 16 --max-total-tokens 3072 --schedule-conservativeness 0
   check tests/sglang/live/test_attack.py "$@"
 fi
 
