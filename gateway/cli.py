@@ -44,13 +44,14 @@ def gateway(
     host: Annotated[str | None, typer.Option()] = None,
     port: Annotated[int | None, typer.Option(min=0, max=65535)] = None,
     model_name: Annotated[str | None, typer.Option(help="Served name; the checkpoint folder's when absent.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Gateway processes on the port; 1 when absent.")] = None,
     config: ConfigOption = None,
     print_config: Annotated[bool, typer.Option("--print-config", help="Print every setting as YAML and end.")] = False,
 ) -> None:
     """Run the gateway in front of one or more engines."""
     from gateway.commands import serve
 
-    raise typer.Exit(serve.gateway(config, engine, model, host, port, model_name, print_only=print_config))
+    raise typer.Exit(serve.gateway(config, engine, model, host, port, model_name, workers, print_only=print_config))
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -108,6 +109,32 @@ def doctor(
     raise typer.Exit(command.run(model, engine, config))
 
 
+@app.command()
+def usage(
+    config: ConfigOption = None,
+    ledger: Annotated[
+        Path | None, typer.Option(help="SQLite file, or folder of JSON lines; the configuration's when absent.")
+    ] = None,
+    since: Annotated[str | None, typer.Option(help="A date or time in UTC (2026-11-30), or an age (7d, 24h).")] = None,
+    until: Annotated[str | None, typer.Option(help="The same; now when absent.")] = None,
+    by: Annotated[
+        str, typer.Option(help="Comma-separated: month, day, hour, tenant, model, outcome.")
+    ] = "day,tenant,model",
+    tenant: Annotated[str | None, typer.Option(help="Of this tenant alone.")] = None,
+    model: Annotated[str | None, typer.Option(help="Of this model alone.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="One line per group.")] = False,
+) -> None:
+    """Total the usage ledger: requests, tokens, media and costs by tenant, model and day."""
+    from gateway.commands import usage as command
+
+    if as_json and as_csv:
+        raise typer.BadParameter("give one of --json and --csv")
+    form = "json" if as_json else "csv" if as_csv else "table"
+    names = [name.strip() for name in by.split(",") if name.strip()]
+    raise typer.Exit(command.run(config, ledger, since, until, names, tenant, model, form))
+
+
 @app.command("hash-key")
 def hash_key() -> None:
     """Read an API key from standard input, print the form for `api_key_hashes`."""
@@ -128,11 +155,16 @@ def bench_gateway(
     rate: Annotated[float, typer.Option(min=0.1, help="Tokens per second of each stream.")] = 50.0,
     seconds: Annotated[float, typer.Option(min=1)] = 10.0,
     as_json: Annotated[bool, typer.Option("--json")] = False,
+    smg: Annotated[Path | None, typer.Option(envvar="CATALEJO_BENCH_SMG", help="smg's executable.")] = None,
+    litellm: Annotated[Path | None, typer.Option(envvar="CATALEJO_BENCH_LITELLM", help="LiteLLM's executable.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="relay, catalejo, smg-http, smg-grpc, litellm; repeats.")
+    ] = None,
 ) -> None:
     """CPU per streamed event, added latency, loop stalls: a raw relay, this gateway, and peers when installed."""
     from gateway.bench.gateway import run
 
-    raise typer.Exit(run(streams, rate, seconds, as_json))
+    raise typer.Exit(run(streams, rate, seconds, as_json, smg, litellm, only or []))
 
 
 @bench.command("preprocess")
@@ -187,12 +219,15 @@ def bench_routing(
 def bench_loadtest(
     streams: Annotated[list[int] | None, typer.Option(min=1, help="May be repeated; 64 and 256 when absent.")] = None,
     repeats: Annotated[int, typer.Option(min=1)] = 5,
+    aiperf: Annotated[str | None, typer.Option(help="AIPerf's command; the one on PATH when absent.")] = None,
+    guidellm: Annotated[str | None, typer.Option(help="GuideLLM's command; the one on PATH when absent.")] = None,
+    sglang: Annotated[str | None, typer.Option(help="A Python that imports sglang; this one when absent.")] = None,
     as_json: Annotated[bool, typer.Option("--json")] = False,
 ) -> None:
     """How far load harnesses are from a server that knows the truth, interleaved on this machine."""
-    from loadtest import bench as command
+    from loadtest.bench import command
 
-    command.main(streams, repeats, as_json)
+    command.main(streams, repeats, as_json, aiperf=aiperf, guidellm=guidellm, sglang=sglang)
 
 
 @bench.command("media-cache")

@@ -70,7 +70,7 @@ def _checkpoint(path: Path) -> Iterator[Check]:
 def _configuration(config: Path | None, path: Path) -> Iterator[Check]:
     try:
         settings = load(config, model_path=path)
-        yield "configuration", True, f"serves {', '.join(settings.model_names)} on {settings.host}:{settings.port}"
+        yield "configuration", True, f"serves {', '.join(settings.public_names)} on {settings.host}:{settings.port}"
     except ConfigError as e:
         yield "configuration", False, str(e)
 

@@ -24,6 +24,9 @@ class PrefixIndex:
     def __len__(self) -> int:
         return sum(map(len, self._workers.values()))
 
+    def size(self, worker: str) -> int:
+        return len(self._workers.get(worker, ()))
+
     def set_capacity(self, worker: str, blocks: int) -> None:
         """The engine told its size."""
         self._capacity[worker] = max(1, blocks)

@@ -6,6 +6,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
+from gateway.upstream.settings import EngineTls
+
 PolicyName = Literal["round_robin", "power_of_two", "least_load", "consistent_hash", "prefix_aware"]
 
 
@@ -15,6 +17,10 @@ class EngineEndpoint(BaseModel):
     url: str = Field(pattern=r"^https?://[^\s]+$")
     name: str | None = Field(default=None, description="Label in metrics; engine-0, engine-1, ... when absent.")
     token: SecretStr | None = Field(default=None, description="Bearer token; `engine_token` when absent.")
+    tls: EngineTls | None = Field(default=None, description="For https; `upstream.tls` when absent.")
+    server_name: str | None = Field(
+        default=None, description="Name in its certificate when TLS settings give none; the URL's host when absent."
+    )
 
 
 class RoutingSettings(BaseModel):

@@ -6,11 +6,12 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from time import monotonic
+from typing import Literal
 
 from engine.wire import Item
 from gateway.media.residency import Residency
 from gateway.metrics import Metrics
-from gateway.routing.settings import RoutingSettings
+from gateway.routing.settings import EngineEndpoint, RoutingSettings
 from gateway.upstream.client import EngineClient, EngineStatus
 
 log = logging.getLogger("catalejo.routing")
@@ -29,10 +30,22 @@ class Ticket:
 
 
 class Worker:
-    def __init__(self, client: EngineClient, settings: RoutingSettings, metrics: Metrics, rows: Residency) -> None:
+    def __init__(
+        self,
+        endpoint: EngineEndpoint,
+        client: EngineClient,
+        settings: RoutingSettings,
+        metrics: Metrics,
+        rows: Residency,
+    ) -> None:
+        self.endpoint = endpoint
         self.client = client
         self.name = client.name
         self.healthy = False
+        self.draining = False
+        """No new requests by an operator's word; what runs there finishes."""
+        self.silent = False
+        """It left and writes no metrics any more; another worker may have its name."""
         self.context_length: int | None = None
         self.in_flight = 0
         self.pending_tokens = 0
@@ -45,9 +58,37 @@ class Worker:
         self._told: str | None = None
         self._open_until = 0.0
         self._rows = rows
+        metrics.worker_draining.labels(self.name).set(0)
+
+    def open(self) -> bool:
+        """Whether new requests may go there at all."""
+        return self.healthy and not self.draining
 
     def usable(self) -> bool:
-        return self.healthy and monotonic() >= self._open_until
+        return self.open() and monotonic() >= self._open_until
+
+    @property
+    def breaker(self) -> Literal["closed", "open", "half_open"]:
+        """half_open: it may be tried again, and one failure opens it again."""
+        if self._failures < self._settings.breaker_failures:
+            return "closed"
+        return "open" if monotonic() < self._open_until else "half_open"
+
+    def drain(self, draining: bool) -> None:
+        self.draining = draining
+        if not self.silent:
+            self._metrics.worker_draining.labels(self.name).set(draining)
+
+    def silence(self) -> None:
+        self.silent = True
+
+    def speak(self) -> None:
+        """It is on the list again."""
+        if self.silent:
+            self.silent = False
+            self.drain(self.draining)
+            self._set_healthy(self.healthy, self._told or "")
+            self._tell_in_flight()
 
     def take_status(self, status: EngineStatus) -> bool:
         """Returns whether the engine was lost just now.
@@ -80,7 +121,8 @@ class Worker:
             log.warning("engine %s is not usable: %s", self.name, detail)
         self._told = detail
         self.healthy = healthy
-        self._metrics.worker_up.labels(self.name).set(healthy)
+        if not self.silent:
+            self._metrics.worker_up.labels(self.name).set(healthy)
 
     @contextmanager
     def holding(self, prompt_tokens: int, new_tokens: int) -> Iterator[Ticket]:
@@ -89,25 +131,31 @@ class Worker:
         self.in_flight += 1
         self.pending_tokens += new_tokens
         self.resident_tokens += prompt_tokens
-        self._metrics.worker_in_flight.labels(self.name).set(self.in_flight)
+        self._tell_in_flight()
         try:
             yield ticket
         finally:
             ticket.computed()
             self.in_flight -= 1
             self.resident_tokens -= prompt_tokens
+            self._tell_in_flight()
+
+    def _tell_in_flight(self) -> None:
+        if not self.silent:
             self._metrics.worker_in_flight.labels(self.name).set(self.in_flight)
 
     def succeeded(self) -> None:
         self._failures = 0
-        self._metrics.worker_breaker.labels(self.name).set(0)
+        if not self.silent:
+            self._metrics.worker_breaker.labels(self.name).set(0)
 
     def failed(self) -> None:
         """Counts a failure of the engine itself, never a refusal of the client's request."""
         self._failures += 1
         if self._failures >= self._settings.breaker_failures:
             self._open_until = monotonic() + self._settings.breaker_open_s
-            self._metrics.worker_breaker.labels(self.name).set(1)
+            if not self.silent:
+                self._metrics.worker_breaker.labels(self.name).set(1)
 
     def known_media(self, hashes: Iterable[str]) -> frozenset[str]:
         """Those whose rows the engine probably has; asking counts as use."""

@@ -18,76 +18,61 @@ from gateway.api.chat.thinking import template_kwargs, thinking_mode
 from gateway.api.context import RequestContext
 from gateway.api.generation.fields import check_unknown
 from gateway.api.generation.formats import response_format_of
-from gateway.api.generation.logprobs import TokenTexts
-from gateway.api.generation.pipeline import Pipeline
 from gateway.api.generation.plan import Plan
 from gateway.api.generation.run import Run, Update
 from gateway.api.generation.sampling import priority_of, sampling_of
+from gateway.api.generation.served import ServedModel
+from gateway.api.generation.service import GenerationService
 from gateway.api.large import parse_large
-from gateway.api.models.names import ModelNames
-from gateway.api.settings import ApiSettings
 from gateway.errors import ApiError
-from gateway.metrics import Metrics
 
 if TYPE_CHECKING:
     from gateway.parsing import OutputParser
-    from gateway.prompt import Checkpoint, PromptBuilder, RenderedPrompt
+    from gateway.prompt import Checkpoint, RenderedPrompt
 
 ROUTE: Final = "/v1/chat/completions"
 MOST_CALLS: Final = 1 << 30
 
 
-class ChatService:
-    def __init__(
-        self,
-        settings: ApiSettings,
-        names: ModelNames,
-        checkpoint: Checkpoint,
-        builder: PromptBuilder,
-        pipeline: Pipeline,
-        defaults: Mapping[str, Any],
-        metrics: Metrics,
-    ) -> None:
-        self.settings = settings
-        self._names = names
-        self._checkpoint = checkpoint
-        self._builder = builder
-        self._pipeline = pipeline
-        self._defaults = defaults
-        self._metrics = metrics
-        self._texts = TokenTexts(checkpoint)
-
+class ChatService(GenerationService):
     async def read(self, body: bytes) -> ChatRequest:
         """1. Bytes -> a checked request."""
         if len(body) > self.settings.offload_bytes:
             request = await asyncio.to_thread(parse_large, ChatRequest, body, put_back_urls)
         else:
             request = parse(ChatRequest, body)
-        self._names.check(request.model)
         check_unknown(request, ROUTE, self.settings.strict_fields, self._metrics)
         return request
 
     async def open(self, request: ChatRequest, body_bytes: int, context: RequestContext) -> Run:
         """2-6. Admission, prompt, media, routing, engine."""
-        plan = self.plan(request, body_bytes, context.tenant)
-        context.notes.update(model=self._names.served, stream=bool(request.stream), n=plan.n, media=len(plan.media))
-        return await self._pipeline.open(plan, context)
+        context.notes.update(stream=bool(request.stream), n=request.n or 1)
 
-    async def prompt_ids(self, request: ChatRequest, body_bytes: int, tenant: str) -> list[int]:
-        """The prompt alone, one placeholder per media part."""
-        plan = self.plan(request, body_bytes, tenant)
-        return (await self._pipeline.text.run(plan.text_bytes, plan.render, plan.prompt_param)).ids
+        async def plans_of(model: ServedModel, told: str) -> Sequence[Plan]:
+            plan = self.plan(model, request, body_bytes, context.tenant, told)
+            context.notes["media"] = len(plan.media)
+            return [plan]
 
-    def plan(self, request: ChatRequest, body_bytes: int, tenant: str) -> Plan:
-        """Everything decided before anything is done. Raises ApiError."""
+        [run] = await self._open(request, context, _session(request), plans_of)
+        return run
+
+    async def prompt_ids(self, request: ChatRequest, body_bytes: int, tenant: str) -> tuple[ServedModel, list[int]]:
+        """The prompt alone, one placeholder per media part, and the model it is for."""
+        model = self._catalogue.target(request.model, tenant).first
+        plan = self.plan(model, request, body_bytes, tenant, model.name)
+        return model, (await model.pipeline.text.run(plan.text_bytes, plan.render, plan.prompt_param)).ids
+
+    def plan(self, model: ServedModel, request: ChatRequest, body_bytes: int, tenant: str, told: str) -> Plan:
+        """Everything decided before anything is done; `told` is the answer's `model`. Raises ApiError."""
         from gateway.prompt import output_grammar
 
         self._check_limits(request)
+        checkpoint = model.checkpoint
         mapper = MessageMapper(request)
         tools = [t.model_dump(exclude_none=True) for t in request.tools or ()]
         size = body_bytes - sum(len(part.url or "") for part in mapper.media)
-        self._pipeline.text.check(size, (mapper.messages, tools, request.chat_template_kwargs), "messages")
-        most_tokens = self._pipeline.context_length
+        model.pipeline.text.check(size, (mapper.messages, tools, request.chat_template_kwargs), "messages")
+        most_tokens = model.pipeline.context_length
         offered = [] if request.tool_choice == "none" else tools
         choice = request.tool_choice
         tool_choice = choice.model_dump() if isinstance(choice, NamedTool) else choice
@@ -97,7 +82,7 @@ class ChatService:
         continued = bool(request.continue_final_message)
 
         def render() -> RenderedPrompt:
-            return self._builder.render(
+            return model.builder.render(
                 mapper.messages,
                 tools=offered or None,
                 thinking_mode=mode,
@@ -109,12 +94,12 @@ class ChatService:
             )
 
         def parser(rendered: RenderedPrompt) -> OutputParser:
-            return self._parser(request, offered, rendered, structured)
+            return self._parser(model.checkpoint, request, offered, rendered, structured)
 
         def grammar(rendered: RenderedPrompt) -> Grammar | None:
             try:
                 return output_grammar(
-                    self._checkpoint,
+                    checkpoint,
                     starts_in_reasoning=rendered.starts_in_reasoning,
                     tools=offered or None,
                     tool_choice=tool_choice,
@@ -124,38 +109,38 @@ class ChatService:
             except TypeError as e:  # a schema with integers beyond 64 bits, or nested too deeply
                 raise ApiError("invalid_schema", f"a tool's parameters cannot be used: {e}", param="tools") from None
 
-        vocab = self._checkpoint.vocab_size
         return Plan(
             route=ROUTE,
+            model=told,
             render=render,
             parser=parser,
             grammar=grammar,
-            sampling=sampling_of(request, self._defaults, self._checkpoint.eos_ids, vocab),
+            sampling=sampling_of(request, model.defaults, checkpoint.eos_ids, checkpoint.vocab_size),
             max_tokens=request.max_completion_tokens or request.max_tokens,
             prompt_param="messages",
             media=mapper.media,
             n=request.n or 1,
             logprobs=(request.top_logprobs or 0) if request.logprobs else None,
             priority=priority_of(request.priority, request.service_tier),
-            session=request.prompt_cache_key or request.user or "",
+            session=_session(request),
             text_bytes=size,
         )
 
-    def style(self, request: ChatRequest) -> ChunkStyle:
-        """7. How the answer is written."""
+    def style(self, request: ChatRequest, run: Run) -> ChunkStyle:
+        """7. How the answer is written. What depends on the model is asked of `run` when the first token is there, since
+        up to then it may move to another."""
         chunk = "chat.completion.chunk" if request.stream else "chat.completion"
         head = {
             "id": f"chatcmpl-{secrets.token_hex(14)}",
             "object": chunk,
             "created": int(time()),
-            "model": request.model,
         }
         if request.service_tier is not None:
             head["service_tier"] = "default" if request.service_tier == "auto" else request.service_tier
         top = request.top_logprobs or 0
 
         def rows(given: Sequence[Any]) -> list[dict[str, Any]]:
-            return self._texts.chat_rows(given, top)
+            return run.opened.texts.chat_rows(given, top)
 
         return ChunkStyle(
             head=head,
@@ -183,13 +168,18 @@ class ChatService:
         return name
 
     def _parser(
-        self, request: ChatRequest, tools: Sequence[Mapping[str, Any]], rendered: RenderedPrompt, structured: bool
+        self,
+        checkpoint: Checkpoint,
+        request: ChatRequest,
+        tools: Sequence[Mapping[str, Any]],
+        rendered: RenderedPrompt,
+        structured: bool,
     ) -> OutputParser:
         from gateway.parsing import OutputParser, ToolSpec
 
         specs = [ToolSpec(t["function"]["name"], t["function"].get("parameters")) for t in tools]
         return OutputParser(
-            self._checkpoint,
+            checkpoint,
             starts_in_reasoning=rendered.starts_in_reasoning,
             tools=specs,
             parse_tools=bool(specs),
@@ -231,3 +221,7 @@ class ChatService:
         if not isinstance(choice, str) and choice is not None and choice.function.name not in names:
             message = f"'tool_choice' names {choice.function.name[:128]!r}, which is not in 'tools'"
             raise ApiError("invalid_value", message, param="tool_choice.function.name")
+
+
+def _session(request: ChatRequest) -> str:
+    return request.prompt_cache_key or request.user or ""

@@ -72,3 +72,6 @@ class PrefixAware:
     def lost(self, name: str) -> None:
         self.index.forget(name)
         self._work.pop(name, None)
+
+    def known_blocks(self, name: str) -> int:
+        return self.index.size(name)

@@ -28,8 +28,8 @@ def test_order_of_sources(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_served_names(file: Path) -> None:
-    assert load(file).model_names[0] == "tiny"
-    assert load(file, model_name="m3", model_aliases=["a", "m3"]).model_names == ("m3", "a")
+    assert load(file).public_names[0] == "tiny"
+    assert load(file, model_name="m3", model_aliases=["a", "m3"]).public_names == ("m3", "a")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,80 @@
+"""One of the gateway processes of `--workers N`: `python -m gateway.processes.worker ORDER`, started by the supervisor.
+
+It reads the configuration as its supervisor did, then takes from the order what all of them share, and its own part of what
+is meant for the whole command: memory and threads."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from gateway.config import Settings, load
+from gateway.media.settings import MIB, MediaSettings
+
+START_FAILED: Final = 3
+
+
+@dataclass(frozen=True)
+class Order:
+    """`config` and `overrides`: what the command line gave. `files`: a folder for uploads, when no store is configured."""
+
+    number: int
+    config: str | None
+    overrides: dict[str, Any]
+    hub: str
+    port: int
+    operations_port: int | None
+    files: str | None
+
+
+def settings_of(order: Order) -> Settings:
+    """Raises ConfigError."""
+    settings = load(order.config, **order.overrides)
+    media = share(settings.media, settings.workers, order.number)
+    if order.files is not None:
+        media = media.model_copy(update={"files": media.files.model_copy(update={"location": order.files})})
+    operations = settings.operations.model_copy(update={"port": order.operations_port})
+    return settings.model_copy(update={"media": media, "operations": operations, "port": order.port})
+
+
+def share(media: MediaSettings, processes: int, number: int) -> MediaSettings:
+    """One process's part of the memory, disk and threads that the configuration gives to all."""
+
+    def part(whole: int, least: int = 1) -> int:
+        return max(least, whole // processes)
+
+    folder = media.disk_cache_dir
+    return media.model_copy(
+        update={
+            "image_threads": part(media.image_threads),
+            "video_workers": -(-media.video_workers // processes),
+            "cache_bytes": media.cache_bytes // processes,
+            "max_bytes_in_flight": part(media.max_bytes_in_flight, MIB),
+            "disk_cache_dir": None if folder is None else folder / f"process-{number}",
+            "disk_cache_bytes": media.disk_cache_bytes // processes,
+            "files": media.files.model_copy(update={"uploads_at_once": part(media.files.uploads_at_once)}),
+        }
+    )
+
+
+def main() -> int:
+    # Until it can be heeded: an operator's reload must not end a process that is starting. The supervisor repeats it.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    order = msgspec.json.decode(sys.argv[1], type=Order)
+    from gateway.commands.serve import serve
+    from gateway.observability.logging import configure
+    from gateway.processes.client import HubClient
+
+    settings = settings_of(order)
+    configure(settings.observability)
+    return serve(settings, HubClient(Path(order.hub), order.number), reread=partial(settings_of, order))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
