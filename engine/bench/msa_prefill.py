@@ -107,9 +107,7 @@ class Inputs:
     heads: int
 
     @classmethod
-    def of(
-        cls, case: PrefillCase, device: torch.device, seed: int, groups: int = GROUPS, heads: int = HEADS
-    ) -> Inputs:
+    def of(cls, case: PrefillCase, device: torch.device, seed: int, groups: int = GROUPS, heads: int = HEADS) -> Inputs:
         torch.manual_seed(seed)
         per = -(-case.length // 128)
         sets = max(1, min(3, (1 << 30) // (case.requests * per * 128 * groups * DIM * 4)))
@@ -314,7 +312,9 @@ def measure_dense(case: PrefillCase, device: torch.device) -> dict[str, float]:
     return found
 
 
-def measure_sglang(case: PrefillCase, device: torch.device, peer: SimpleNamespace, seed: int, groups: int = GROUPS, heads: int = HEADS) -> dict[str, float]:
+def measure_sglang(
+    case: PrefillCase, device: torch.device, peer: SimpleNamespace, seed: int, groups: int = GROUPS, heads: int = HEADS
+) -> dict[str, float]:
     """SGLang's own choice and attention of the same work. Its autotuning may take minutes the first time."""
     i = Inputs.of(case, device, seed, groups, heads)
     columns = torch.arange(128, device=device, dtype=torch.int32)

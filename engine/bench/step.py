@@ -151,7 +151,9 @@ class Attention:
         return time_graph(sglang.step, 1).us, extend["select"] + extend["attend"]
 
 
-def report(model: Model, machine: Machine, concurrency: int, times: dict[str, tuple[float, float]]) -> list[dict[str, Any]]:
+def report(
+    model: Model, machine: Machine, concurrency: int, times: dict[str, tuple[float, float]]
+) -> list[dict[str, Any]]:
     """times: name -> (decode us, chunk us) of one sparse layer. Rows for both kinds of step; the first name is the base."""
     rows = []
     for chunk in (0, CHUNK):
@@ -161,7 +163,13 @@ def report(model: Model, machine: Machine, concurrency: int, times: dict[str, tu
             p = project(model, machine, attention, concurrency, chunk, PREFIX + OWN)
             base = base or p
             rows.append(
-                {"concurrency": concurrency, "chunk": chunk, "kernels": name, **asdict(p), "faster": base.step_ms / p.step_ms}
+                {
+                    "concurrency": concurrency,
+                    "chunk": chunk,
+                    "kernels": name,
+                    **asdict(p),
+                    "faster": base.step_ms / p.step_ms,
+                }
             )
     return rows
 
@@ -211,13 +219,18 @@ def main(arguments: list[str] | None = None) -> int:
         where = Attention(concurrency, args.groups, args.heads, torch.device("cuda"), 1, BF16)
         decode_us = time_graph(where.decode(), 1).us
         times = {}
-        for name, kernel, select in (("ours", "auto", "auto"), (f"{args.select}+{args.kernel}", args.kernel, args.select)):
+        for name, kernel, select in (
+            ("ours", "auto", "auto"),
+            (f"{args.select}+{args.kernel}", args.kernel, args.select),
+        ):
             times[name] = decode_us, time_graph(where.extend(kernel, select), 1, replays=7).us
         if peer is not None:
             times = {"sglang": where.theirs(peer), **times}
         rows += report(model, machine, concurrency, times)
         if args.json:
-            args.json.write_text(json.dumps({"machine": asdict(machine), "model": asdict(model), "rows": rows}, indent=1))
+            args.json.write_text(
+                json.dumps({"machine": asdict(machine), "model": asdict(model), "rows": rows}, indent=1)
+            )
     print_rows(rows)
     return 0
 
