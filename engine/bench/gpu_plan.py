@@ -62,7 +62,7 @@ ITEMS = (
         "decode_targets",
         _msa("--no-check", "--json", "{json}", "--cases", "1x131072,8x32768,32x32768,8x131072fp8,1x1048576"),
         120,
-        _msa("--check", "--kernels", "emulated", "--cases", "first_choice"),
+        _msa("--check", "--kernels", "emulated_shared", "--cases", "first_choice"),
     ),
     Item("gpu_tests", ("-m", "pytest", "-q", "-x", "-c", os.devnull, "--rootdir", ".", "tests/gpu"), 150),
     Item("step", STEP, 60, ("-m", "engine.bench.step", "--check")),

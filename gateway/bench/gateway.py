@@ -178,12 +178,12 @@ async def _stalls(one: Contestant, port: int, rate: float) -> None:
 
 
 @contextmanager
-def _process(command: list[str], cores: set[int], ready: str) -> Iterator[int]:
+def _process(command: list[str], cores: set[int], ready: str, patience_s: float = 60) -> Iterator[int]:
     env = {**os.environ, "CATALEJO_OBSERVABILITY__ACCESS_LOG": "false"}
     process = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         os.sched_setaffinity(process.pid, cores)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + patience_s
         while True:
             if process.poll() is not None or time.monotonic() > deadline:
                 raise SystemExit(f"catalejo bench: {command[0]} {command[1]} {command[2]} did not start")

@@ -30,6 +30,7 @@ from gateway.commands.paths import tiny_checkpoint
 BLOCK: Final = 128
 REPEATS: Final = 5
 PATIENCE_S: Final = 1800.0
+START_S: Final = 300.0
 
 
 def body_of(port: int, ids: np.ndarray, max_tokens: int = 1) -> bytes:
@@ -91,9 +92,9 @@ def mock(tokens: int) -> dict[str, Any]:
     command = [sys.executable, "-m", "gateway.bench.engine", "--port", str(engine), "--context", str(tokens + 4096)]
     sampling = {"max_new_tokens": 1, "temperature": 0.0}
     direct = b"".join(encode_request(GenerateRequest(rid="0", input_ids=ids, sampling=sampling)))
-    with tempfile.TemporaryDirectory() as made, _process(command, cores, f"http://127.0.0.1:{engine}/health"):
+    with tempfile.TemporaryDirectory() as made, _process(command, cores, f"http://127.0.0.1:{engine}/health", START_S):
         serve = gateway_command(port, engine, longer_checkpoint(Path(made) / "model", tokens + 4096))
-        with _process(serve, cores, f"http://127.0.0.1:{port}/ready") as pid:
+        with _process(serve, cores, f"http://127.0.0.1:{port}/ready", START_S) as pid:
             completion(port, ids[:100])
             idle = peak_bytes(pid)
             through = sorted(completion(port, ids)[0] for _ in range(REPEATS))
@@ -142,7 +143,9 @@ def local(tokens: int, chunk: int, checkpoint: Path | None = None) -> dict[str, 
                 cores,
                 f"http://127.0.0.1:{engine}/health",
             ),
-            _process(gateway_command(port, engine, folder / "model"), cores, f"http://127.0.0.1:{port}/ready") as pid,
+            _process(
+                gateway_command(port, engine, folder / "model"), cores, f"http://127.0.0.1:{port}/ready", START_S
+            ) as pid,
         ):
             report: dict[str, Any] = {"tokens": len(first), "blocks": -(-len(first) // BLOCK)}
             report["first_token_s"], usage = completion(port, first)

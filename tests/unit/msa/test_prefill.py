@@ -23,6 +23,20 @@ import torch
 from engine.bench.prefill_check import TINY_CASES, check_all
 sys.exit(check_all(torch.device("cpu"), tuple(c for c in TINY_CASES if c.name in sys.argv[1:]), seed=4))
 """
+PASSES = """
+import torch
+from engine.bench.prefill_check import TINY_CASES, make, plan_of, run
+from engine.msa.kernels.triton_block_major import BlockMajorRunner, Tuning
+case, device = next(c for c in TINY_CASES if c.name == "ragged"), torch.device("cpu")
+work = make(case, device, 2)
+out, _, blocks = run(plan_of(case, device, "block_major", "reference"), work.q, work.index_q, work)
+short = BlockMajorRunner(case.batch(), device, Tuning(pass_bytes=1 << 10, per=2, m=16))
+assert short.pass_rows < case.batch().rows, short.pass_rows
+other = torch.full_like(out, float("nan"))
+short.attend(work.q, work.k, work.v, blocks, work.table, other, scale=case.dim**-0.5)
+assert torch.equal(other, out), (other - out).abs().max()
+print("ok", short.pass_rows)
+"""
 
 
 def interpreted(*names):
@@ -35,6 +49,14 @@ def interpreted(*names):
 
 def test_kernels_are_right_under_the_interpreter():
     interpreted(*QUICK)
+
+
+@pytest.mark.slow
+def test_passes_and_hot_blocks_spread_over_items_change_no_bit():
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    command = [sys.executable, "-W", "ignore", "-c", PASSES]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and done.stdout.startswith("ok"), done.stderr[-2000:]
 
 
 @pytest.mark.slow
