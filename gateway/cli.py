@@ -178,8 +178,15 @@ def bench_preprocess(
     as_json: Annotated[bool, typer.Option("--json")] = False,
     rounds: Annotated[int, typer.Option(min=1, help="Interleaved rounds; medians are printed.")] = 7,
     video: Annotated[bool, typer.Option("--video/--no-video")] = True,
+    instructions: Annotated[
+        bool, typer.Option("--instructions", help="Count instructions under callgrind instead of timing (minutes).")
+    ] = False,
 ) -> None:
     """Media to patch rows beside the reference processor, OpenCV and the bare decoders, in one run."""
+    if instructions:
+        from gateway.bench import preprocess_instructions as counting
+
+        raise typer.Exit(counting.run(as_json))
     from gateway.bench import preprocess as command
 
     raise typer.Exit(command.run(as_json, rounds, video))
