@@ -54,6 +54,11 @@ class Settings(BaseSettings):
     host: str = Field(default="127.0.0.1", description="Address to listen on; 0.0.0.0: every one.")
     port: int = Field(default=8000, ge=0, le=65535, description="0: any free one.")
     workers: int = Field(default=1, ge=1, le=256, description="Gateway processes on the port, with common limits.")
+    worker_timeout_s: float = Field(
+        default=60.0,
+        ge=1,
+        description="One of several gateway processes that hangs for so long is killed and replaced.",
+    )
     tls: TlsSettings = Field(default_factory=TlsSettings)
     operations: OperationsSettings = Field(default_factory=OperationsSettings)
     model_path: Path | None = Field(

@@ -135,6 +135,9 @@ class Metrics:
         self.worker_breaker = gauge(
             "worker_breaker_open", "1 while the circuit breaker is open", "worker", over_processes="livemax"
         )
+        self.worker_ejections = counter(
+            "worker_ejections_total", "Engines left alone for being far from their peers", "worker", "reason"
+        )
         self.discovery_failures = counter("discovery_failures_total", "Failed looks for engines", "source")
         self.routing_decisions = counter("routing_decisions_total", "Why a worker was picked", "policy", "reason")
         self.kv_events = counter(

@@ -96,6 +96,7 @@ ENGINES: dict[str, list[Panel]] = {
     "Engines as gateways see them": [
         ("Up", "short", gauge("catalejo_worker_up", "worker", how="min")),
         ("Breaker open", "short", gauge("catalejo_worker_breaker_open", "worker", how="max")),
+        ("Left alone as outliers", "short", rate("catalejo_worker_ejections_total", "worker", "reason")),
         ("Drained by an operator", "short", gauge("catalejo_worker_draining", "worker", how="max")),
         ("Running", "short", gauge("catalejo_in_flight_requests", "worker")),
         ("Why a worker was picked", "reqps", rate("catalejo_routing_decisions_total", "policy", "reason")),

@@ -120,6 +120,9 @@ class HubClient:
         self._frames.send(pack(list(message)))
 
     def _heard(self, message: Message) -> None:
+        if message[0] == "ping":
+            self._send("pong")
+            return
         if message[0] == "told":
             _, topic, payload = message
             if listener := self._listeners.get(topic):

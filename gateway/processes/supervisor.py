@@ -1,7 +1,8 @@
 """`catalejo gateway --workers N`: one supervisor, N gateway processes on one port.
 
 The supervisor serves no request. It keeps the port, what the processes share (hub.py), the folder of their metrics and
-uploads, and the processes themselves: one that dies is started again, with a growing pause if it dies before it serves.
+uploads, and the processes themselves: one that dies is started again, with a growing pause if it dies before it serves; one
+that hangs for `worker_timeout_s` is killed first.
 SIGTERM or SIGINT: all drain, bounded by `shutdown_grace_s`; a second SIGINT ends them at once. SIGHUP is passed on. When the
 supervisor itself dies, the kernel ends its processes. A first start that fails ends the command."""
 
@@ -151,6 +152,11 @@ class Supervisor:
                         log.error("gateway process %d did not start; stopping", child.number)
                         return status if status > 0 else 1
                     child.serving = False
+                elif child.serving and self._hub.silent_s(child.number) > self._settings.worker_timeout_s:
+                    log.error("gateway process %d has not answered for so long that it is killed", child.number)
+                    self._send(child, signal.SIGKILL)
+                    child.process.wait()
+            self._hub.ping(TICK_S)
             await asyncio.sleep(TICK_S)
         return 0
 

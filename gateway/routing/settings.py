@@ -23,6 +23,28 @@ class EngineEndpoint(BaseModel):
     )
 
 
+class OutlierSettings(BaseModel):
+    """When an engine is far from its peers; needs three engines (routing/outliers.py)."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    enabled: bool = Field(default=True, description="Whether engines far from their peers are left alone for a while.")
+    window_s: float = Field(default=60.0, gt=0, description="Answers of this long are judged.")
+    min_requests: int = Field(default=20, ge=2, description="With fewer in the window an engine is not judged.")
+    error_excess: float = Field(
+        default=0.3, gt=0, le=1, description="Failing this share of answers more often than the mean of its peers."
+    )
+    latency_factor: float = Field(
+        default=5.0,
+        gt=1,
+        description="First tokens this many times later than its peers' median, prompt length reckoned in.",
+    )
+    ejection_s: float = Field(
+        default=30.0, gt=0, description="Left alone so long, times the ejections in a row, up to ten."
+    )
+    max_share: float = Field(default=0.34, ge=0, le=1, description="No more than this share of engines at a time.")
+
+
 class RoutingSettings(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
@@ -45,4 +67,5 @@ class RoutingSettings(BaseModel):
     health_failures: int = Field(default=3, ge=1, description="Unanswered checks in a row that make an engine lost.")
     breaker_failures: int = Field(default=3, ge=1, description="Failures in a row that open the breaker.")
     breaker_open_s: float = Field(default=10.0, gt=0, description="How long an open breaker keeps requests away.")
+    outliers: OutlierSettings = Field(default_factory=OutlierSettings)
     known_media_bytes: int = Field(default=4 << 30, ge=0, description="What each engine's store of rows holds.")

@@ -61,7 +61,7 @@ MATRIX: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ),
     ),
     "external-only": (DEMO, ("engine.enabled=false", 'engine.external:=[{"url":"http://engine.example.org:30000","name":"far"}]')),
-    "found-by-dns": (H100, (CLAIM, "engine.replicas=2", "gateway.discovery.source=dns")),
+    "found-by-dns": (H100, (CLAIM, "engine.replicas=2", "gateway.discovery.source=dns", "engine.kvEvents=true")),
     "found-by-slices": (
         H200,
         (

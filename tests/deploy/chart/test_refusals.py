@@ -34,6 +34,7 @@ CONTRADICTIONS = {
     "finding engines of nobody": (DEMO, ("engine.enabled=false", "gateway.discovery.source=dns", 'engine.external:=[{"url":"http://e"}]'), "gateway.discovery.source is dns, but engine.enabled is false"),
     "discovery in the configuration": (DEMO, ("gateway.config.discovery.source=dns",), "use gateway.discovery"),
     "local engine on two nodes": (DEMO, ("engine.nodes=2", "engine.kind=LeaderWorkerSet"), "engine.backend local runs in one pod"),
+    "events of the local engine": (DEMO, ("engine.kvEvents=true",), "the local engine publishes none"),
     "a flag of the chart": (H200, (CLAIM, "engine.flags.tp-size=4"), "engine.flags.tp-size is set by the chart"),
     "two tokens": (DEMO, ("engineToken.value=0123456789abcdef", "engineToken.existingSecret=t"), "engineToken has value and existingSecret: keep one"),
     "scaling backwards": (DEMO, ("gateway.autoscaling.kind=hpa", "gateway.autoscaling.minReplicas=11"), "gateway.autoscaling.minReplicas 11 is above maxReplicas 10"),

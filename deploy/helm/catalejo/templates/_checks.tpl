@@ -53,9 +53,10 @@
     {{- $gpus := mul $e.gpus $e.nodes -}}
     {{- $shards := mul $e.tensorParallel $e.pipelineParallel -}}
     {{- if ne (int $gpus) (int $shards) }}{{ fail (printf "engine.tensorParallel %d x engine.pipelineParallel %d = %d, but engine.gpus %d x engine.nodes %d = %d: make both equal." (int $e.tensorParallel) (int $e.pipelineParallel) (int $shards) (int $e.gpus) (int $e.nodes) (int $gpus)) }}{{ end -}}
+  {{- else if $e.kvEvents }}{{ fail "engine.kvEvents is for engine.backend sglang; the local engine publishes none: set it to false." }}
   {{- else if gt (int $e.nodes) 1 }}{{ fail "engine.backend local runs in one pod: set engine.nodes to 1." }}
   {{- end -}}
-  {{- range $flag := list "model" "model-path" "host" "port" "token" "api-key" "tp" "tp-size" "tensor-parallel-size" "pp-size" "pipeline-parallel-size" "nnodes" "node-rank" "dist-init-addr" "context-length" "served-model-name" "grace-s" }}
+  {{- range $flag := list "model" "model-path" "host" "port" "token" "api-key" "tp" "tp-size" "tensor-parallel-size" "pp-size" "pipeline-parallel-size" "nnodes" "node-rank" "dist-init-addr" "context-length" "served-model-name" "grace-s" "kv-events-config" }}
     {{- if hasKey $e.flags $flag }}{{ fail (printf "engine.flags.%s is set by the chart: use the value meant for it (engine.*, model.*, weights.*) and remove the flag." $flag) }}{{ end -}}
   {{- end -}}
 {{- end -}}
