@@ -12,7 +12,7 @@ import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from time import perf_counter, time
 from typing import Any, Final
 
@@ -132,7 +132,6 @@ class RequestScope:
         child(self._metrics.http_duration, route).observe(elapsed)
         if context.error_code:
             child(self._metrics.errors, route, context.error_code).inc()
-        usage = asdict(context.usage) if context.usage is not None else {}
         context.trace.end(route, status or 499, context.error_code, {"catalejo.tenant": context.tenant})
         if context.usage is not None:
             self._account(context, context.usage, status, elapsed)
@@ -148,7 +147,7 @@ class RequestScope:
                     "tenant": context.tenant,
                     "error_code": context.error_code,
                     "trace_id": context.trace.trace_id,
-                    **usage,
+                    **(context.usage.fields() if context.usage is not None else {}),
                     **context.notes,
                 },
             )

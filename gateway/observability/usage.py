@@ -29,6 +29,9 @@ class RequestUsage:
     videos: int = 0
     media_bytes: int = 0
 
+    def fields(self) -> dict[str, int]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
     def add_media(self, media: Sequence[PreparedMedia]) -> None:
         for part in media:
             if part.modality == "image":

@@ -93,6 +93,7 @@ class Run:
         self._open = len(opened.parsers)
         self._model = opened.model
         self._context.notes["model"] = opened.model
+        self._gaps = child(self._metrics.itl, opened.model)
 
     @property
     def prompt_tokens(self) -> int:
@@ -146,7 +147,7 @@ class Run:
                 child(self._metrics.ttft, self._model).observe(now - self._context.began)
                 self._context.notes.setdefault("ttft_ms", round((now - self._context.began) * 1000, 2))
             else:
-                child(self._metrics.itl, self._model).observe(now - self._last)
+                self._gaps.observe(now - self._last)
             self._last = now
             out: list[Update] = []
             failure: ApiError | None = None
@@ -192,6 +193,8 @@ class Run:
                 events = [e for e in events if not isinstance(e, StopMatched)]
                 reason: FinishReason = "stop" if choice.parser.stopped is not None else kind
                 self._finish(index, choice, reason, events, out, matched)
+            case Failure("bad_request", message, _):  # found out after the 200: a schema, a length
+                raise ApiError("engine_refused", f"the engine refused the request: {message}")
             case Failure(code, message, _):
                 child(self._metrics.upstream_failures, self._stream.client.name, "engine_error").inc()
                 self._stream.broke()

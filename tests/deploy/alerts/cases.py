@@ -107,6 +107,9 @@ CASES: dict[str, Case] = {
         {**http("200", 100, 90), f'catalejo_client_disconnects_total{{{NS},phase="decode"}}': "0+40x90"},
         {**http("200", 100, 90), f'catalejo_client_disconnects_total{{{NS},phase="decode"}}': "0+4x90"}, "60m", N,
     ),
+    "CatalejoLedgerFailing": Case(
+        {f"catalejo_ledger_failures_total{{{NS}}}": "0+60x30"}, {f"catalejo_ledger_failures_total{{{NS}}}": "0+1x30"}, "15m", {"namespace": "n", "pod": "p"},
+    ),
     "CatalejoMediaFetchFailing": Case(
         {f'catalejo_media_fetches_total{{{NS},outcome="timeout"}}': "0+60x60", f'catalejo_media_fetches_total{{{NS},outcome="ok"}}': "0+20x60"},
         {f'catalejo_media_fetches_total{{{NS},outcome="refused"}}': "0+60x60", f'catalejo_media_fetches_total{{{NS},outcome="ok"}}': "0+20x60"},

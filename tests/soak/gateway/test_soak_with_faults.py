@@ -30,7 +30,7 @@ CLIENTS: Final = 16
 WARM_SHARE, WARM_LEAST_S = 0.25, 20.0
 AFTERMATH_S: Final = 3.0
 """After its engine is well again a fault may still end a request: the gateway's idle timeout, and a health check."""
-MAX_FILES, MAX_THREADS, MAX_TASKS = 2, 0, 2
+MAX_FILES, MAX_THREADS, MAX_TASKS = 2, 8, 2  # thread pools grow to their bound when first needed
 MAX_GROWTH_BYTES: Final = 12 << 20
 
 
