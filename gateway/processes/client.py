@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import shutil
 import signal
 from collections.abc import Callable
 from functools import partial
@@ -34,6 +35,7 @@ class HubClient:
         self._inside = 0
         self._waiting = 0
         self._closing = False
+        self._orphaned = False
 
     async def connect(self) -> None:
         await asyncio.get_running_loop().create_unix_connection(lambda: self._frames, str(self._path))
@@ -41,6 +43,8 @@ class HubClient:
     def close(self) -> None:
         self._closing = True
         self._frames.close()
+        if self._orphaned:  # nobody else is left to remove what the supervisor kept, settings with secrets among it
+            shutil.rmtree(self._path.parent, ignore_errors=True)
 
     def serving(self) -> None:
         """This process is about to accept connections."""
@@ -142,6 +146,7 @@ class HubClient:
 
     def _lost(self) -> None:
         if not self._closing:
+            self._orphaned = True
             log.error("the supervisor is gone; stopping")
             signal.raise_signal(signal.SIGTERM)
         asked, self._asked = self._asked, {}
