@@ -53,7 +53,12 @@ class Sender:
             lambda: self._router.route_request(request.input_ids, request.items, request.cache_salt, plan.session),
         )
         while True:
-            worker, new_tokens = self._router.pick(route, exclude=frozenset(tried))
+            try:
+                worker, new_tokens = self._router.pick(route, exclude=frozenset(tried))
+            except ApiError:
+                if await self._router.meet():
+                    continue
+                raise
             try:
                 with ExitStack() as held:
                     ticket = held.enter_context(worker.holding(len(request.input_ids), new_tokens))
