@@ -69,7 +69,7 @@ class Sender:
                     return stream
             except ApiError as e:
                 tried.add(worker.name)
-                if e.code not in MOVABLE or not self._router.others(tried):
+                if e.code not in MOVABLE or context.too_late or not self._router.others(tried):
                     raise
                 child(self._metrics.upstream_retries, worker.name, e.code).inc()
 
@@ -80,15 +80,17 @@ class Sender:
         if span.traceparent is not None:
             request = replace(request, traceparent=span.traceparent)
         try:
-            stream = await worker.client.open(
-                request, worker.known_media(i.hash for i in request.items), worker.forget_media
-            )
+            if context.until is None:
+                context.until = worker.client.deadline()
+            known = worker.known_media(i.hash for i in request.items)
+            stream = await worker.client.open(request, known, worker.forget_media, context.until)
             stream.span = span
         except BaseException as e:
             span.end(e.code if isinstance(e, ApiError) else "aborted")
             if not isinstance(e, ApiError):
                 raise
-            if e.code in ("engine_unavailable", "engine_error", "engine_timeout"):
+            # Whose time was used up before says nothing of this engine.
+            if e.code in ("engine_unavailable", "engine_error", "engine_timeout") and not context.too_late:
                 worker.failed()
             if isinstance(e, EngineUnreachable) and e.refused:
                 self._router.gone(worker)
