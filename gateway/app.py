@@ -1,4 +1,4 @@
-"""The ASGI application: wiring only. Order of the layers, outermost first: RequestScope (ids, log, last resort), CORS,
+"""The ASGI application: wiring only. Order of the layers, outermost first: CORS, RequestScope (ids, log, last resort),
 Authentication, the framework's error handlers, the routes."""
 
 from __future__ import annotations
@@ -6,7 +6,7 @@ from __future__ import annotations
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
+from typing import Any, Final
 
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
@@ -34,9 +34,11 @@ from gateway.metrics import Metrics
 from gateway.observability.loop_lag import watch_loop
 from gateway.observability.observer import Observer
 from gateway.processes.client import HubClient
-from gateway.processes.routing import share_decisions
+from gateway.processes.routing import share_routing
 from gateway.reload import Reloader
 from gateway.services import services_of, start
+
+LIMIT_HEADERS: Final = ("limit", "remaining", "reset")
 
 
 def create_app(
@@ -53,7 +55,6 @@ def create_app(
     metrics.build.info({"version": version()})
     process = (0, 1) if hub is None else (hub.number, settings.workers)
     admission = Admission(settings.admission, metrics, rates=hub, places=hub, process=process)
-
     observer = Observer(settings.observability, metrics)
 
     @asynccontextmanager
@@ -68,9 +69,11 @@ def create_app(
             running.push_async_callback(services.close)
             app.state.services = services
             if hub is not None:
-                share_decisions(hub, services.routers)
+                services.hub = hub
+                share_routing(hub, services.routers)
             if settings.operations.port is not None:
-                operations = operations_app(settings, metrics, [health_router, metrics_router], app.state)
+                routers = [health_router, metrics_router, admin_router]
+                operations = operations_app(settings, metrics, observer, routers, app.state)
                 app.state.operations_sockets = await running.enter_async_context(
                     operations_server(settings, operations, operations_sockets)
                 )
@@ -91,7 +94,8 @@ def create_app(
         own.append(metrics_router)
     for router in own:
         app.include_router(router)
-    app.include_router(admin_router)
+    if settings.operations.port is None:
+        app.include_router(admin_router)
     app.include_router(docs_router)
     app.include_router(create_files_router(lambda r: services_of(r).media.files, lambda r: context_of(r).tenant))
 
@@ -108,18 +112,18 @@ def _layers(
     settings: Settings, metrics: Metrics, admission: Admission, observer: Observer
 ) -> list[tuple[Any, dict[str, Any]]]:
     """Outermost first."""
-    log = settings.observability.access_log
-    layers: list[tuple[Any, dict[str, Any]]] = [
-        (RequestScope, {"metrics": metrics, "access_log": log, "observer": observer})
-    ]
-    if settings.cors_origins:
+    layers: list[tuple[Any, dict[str, Any]]] = []
+    if settings.cors_origins:  # around everything, or a browser could not read a refusal
+        limits = [f"x-ratelimit-{what}-{kind}" for kind in ("requests", "tokens") for what in LIMIT_HEADERS]
         cors = {
             "allow_origins": settings.cors_origins,
             "allow_methods": ["*"],
             "allow_headers": ["*"],
-            "expose_headers": ["x-request-id", "retry-after"],
+            "expose_headers": ["x-request-id", "retry-after", "openai-processing-ms", "x-catalejo-model", *limits],
         }
         layers.append((CORSMiddleware, cors))
+    log = settings.observability.access_log
+    layers.append((RequestScope, {"metrics": metrics, "access_log": log, "observer": observer}))
     layers.append((Authentication, {"admission": admission, "protect_metrics": settings.admission.protect_metrics}))
     return layers
 

@@ -15,9 +15,7 @@ app.add_typer(bench, name="bench")
 app.add_typer(loadtest_app, name="loadtest")
 
 ModelOption = Annotated[Path | None, typer.Option("--model", help="Checkpoint folder; the shipped demo when absent.")]
-ConfigOption = Annotated[
-    Path | None, typer.Option("--config", help="YAML file; see docs/api.md and gateway/config.py.")
-]
+ConfigOption = Annotated[Path | None, typer.Option("--config", help="YAML file; docs/configuration.md tells its keys.")]
 
 
 def _show_version(asked: bool) -> None:
@@ -135,6 +133,14 @@ def usage(
     raise typer.Exit(command.run(config, ledger, since, until, names, tenant, model, form))
 
 
+@app.command("config-reference")
+def config_reference() -> None:
+    """Print every setting with its type, default, environment name and meaning, as Markdown: docs/configuration.md."""
+    from gateway.commands.config_reference import reference
+
+    typer.echo(reference(), nl=False)
+
+
 @app.command("hash-key")
 def hash_key() -> None:
     """Read an API key from standard input, print the form for `api_key_hashes`."""
@@ -155,11 +161,16 @@ def bench_gateway(
     rate: Annotated[float, typer.Option(min=0.1, help="Tokens per second of each stream.")] = 50.0,
     seconds: Annotated[float, typer.Option(min=1)] = 10.0,
     as_json: Annotated[bool, typer.Option("--json")] = False,
+    smg: Annotated[Path | None, typer.Option(envvar="CATALEJO_BENCH_SMG", help="smg's executable.")] = None,
+    litellm: Annotated[Path | None, typer.Option(envvar="CATALEJO_BENCH_LITELLM", help="LiteLLM's executable.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="relay, catalejo, smg-http, smg-grpc, litellm; repeats.")
+    ] = None,
 ) -> None:
     """CPU per streamed event, added latency, loop stalls: a raw relay, this gateway, and peers when installed."""
     from gateway.bench.gateway import run
 
-    raise typer.Exit(run(streams, rate, seconds, as_json))
+    raise typer.Exit(run(streams, rate, seconds, as_json, smg, litellm, only or []))
 
 
 @bench.command("preprocess")
@@ -185,6 +196,18 @@ def bench_msa(context: typer.Context) -> None:
     raise typer.Exit(subprocess.run([sys.executable, "-m", "engine.bench.msa", *context.args], check=False).returncode)
 
 
+@bench.command(
+    "engine", context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False
+)
+def bench_engine(context: typer.Context) -> None:
+    """SGLang end to end, our kernels off against on, one server after the other (needs SGLang and a GPU)."""
+    import subprocess
+    import sys
+
+    words = [sys.executable, "-m", "engine.bench.serving", *context.args]
+    raise typer.Exit(subprocess.run(words, check=False).returncode)
+
+
 @bench.command("routing")
 def bench_routing(
     trace: Annotated[Path | None, typer.Option(help="A Mooncake-format trace to simulate as well.")] = None,
@@ -202,12 +225,15 @@ def bench_routing(
 def bench_loadtest(
     streams: Annotated[list[int] | None, typer.Option(min=1, help="May be repeated; 64 and 256 when absent.")] = None,
     repeats: Annotated[int, typer.Option(min=1)] = 5,
+    aiperf: Annotated[str | None, typer.Option(help="AIPerf's command; the one on PATH when absent.")] = None,
+    guidellm: Annotated[str | None, typer.Option(help="GuideLLM's command; the one on PATH when absent.")] = None,
+    sglang: Annotated[str | None, typer.Option(help="A Python that imports sglang; this one when absent.")] = None,
     as_json: Annotated[bool, typer.Option("--json")] = False,
 ) -> None:
     """How far load harnesses are from a server that knows the truth, interleaved on this machine."""
-    from loadtest import bench as command
+    from loadtest.bench import command
 
-    command.main(streams, repeats, as_json)
+    command.main(streams, repeats, as_json, aiperf=aiperf, guidellm=guidellm, sglang=sglang)
 
 
 @bench.command("media-cache")

@@ -94,7 +94,7 @@ class Paths:
         self.fallbacks: Counter[tuple[str, str]] = Counter()
         self._said: set[tuple[str, str]] = set()
         self._decode_plans: dict[DecodeShape, DecodePlan | str] = {}
-        self._extend: tuple[Tensor, ExtendPlan | str] | None = None
+        self._extend: tuple[tuple[Any, ...], ExtendPlan | str] | None = None
         self._metrics: tuple[Any, Any] | None = None
 
     def configure(self, environment: dict[str, str]) -> None:
@@ -143,9 +143,11 @@ class Paths:
             self._decode_plans[shape] = plan
         return plan
 
-    def extend_plan(self, work: Work, key: Tensor, new: list[int], lengths: list[int]) -> ExtendPlan | str:
-        """The plan of this forward pass: all its layers share the very tensor `key`."""
-        if self._extend is None or self._extend[0] is not key:
+    def extend_plan(self, work: Work, new: list[int], lengths: list[int]) -> ExtendPlan | str:
+        """The plan of this forward pass: all its layers ask for the same."""
+        types = (work.q.dtype, work.k_cache.dtype, work.idx_k_cache.dtype)
+        key = (new, lengths, work.groups, work.heads, work.q.shape[2], types, work.config)
+        if self._extend is None or self._extend[0] != key:
             try:
                 plan: ExtendPlan | str = ExtendPlan(
                     new, lengths, groups=work.groups, heads=work.heads, device=work.q.device, config=work.config,
@@ -194,7 +196,7 @@ def decode(work: Work, lengths: Tensor) -> tuple[Tensor | None, str | None]:
     return out, None
 
 
-def extend(work: Work, key: Tensor, new: list[int], lengths: Tensor | list[int]) -> tuple[Tensor | None, str | None]:
+def extend(work: Work, new: list[int], lengths: Tensor | list[int]) -> tuple[Tensor | None, str | None]:
     """New tokens of several requests, packed: (output, None), or (None, reason)."""
     if PATHS.kernel is None:
         return None, None
@@ -208,7 +210,7 @@ def extend(work: Work, key: Tensor, new: list[int], lengths: Tensor | list[int])
     if sum(new) != work.q.shape[0] or min(new) < 1:
         return None, "padded_rows"
     host = lengths.tolist() if isinstance(lengths, Tensor) else list(lengths)
-    plan = PATHS.extend_plan(work, key, list(new), host)
+    plan = PATHS.extend_plan(work, list(new), host)
     if isinstance(plan, str):
         return None, plan
     k, v, index_k = work.pages

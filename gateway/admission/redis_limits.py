@@ -1,7 +1,7 @@
 """Limits that all replicas share, in Redis 5 or newer: one hash per bucket, one sorted set per tenant with places.
 
-Every question is one atomic script on one key and uses Redis's own clock, so gateways' clocks do not matter and a cluster
-works. A place is a lease: renewed while its gateway lives, free again `redis_lease_s` after its gateway died.
+Every question is one atomic script on one key and uses Redis's own clock, so gateways' clocks do not matter. A place is a
+lease: renewed while its gateway lives, free again `redis_lease_s` after its gateway died.
 No request waits longer than `redis_timeout_s` for an answer. When Redis is away the gateway's own limits hold
 (`redis_fail_open`) or what has a limit is refused; it is asked again every second, by one request at a time.
 """

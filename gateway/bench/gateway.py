@@ -1,8 +1,8 @@
 """`catalejo bench gateway`: what one event, one small request, one idle stream and one large image cost.
 
 Contestants run one after another in rounds, in turn, so that a slow moment hurts all alike: a raw relay (the floor),
-this gateway with detokenizer and parsers, and smg (HTTP mode) and LiteLLM's proxy when they are installed. Contestant on
-one core, engine and load on the other. CPU is what the kernel charged the process (utime + stime). Compare only at equal
+this gateway with detokenizer and parsers, and the peers of gateway/bench/peers.py that are installed. Contestant on one
+core, engine and load on the other. CPU is what the kernel charged the process (utime + stime). Compare only at equal
 load: the cost per event falls as wake-ups batch."""
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 import signal
 import socket
 import statistics
@@ -21,12 +20,11 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from gateway.bench.load import Counter, chat_body, large_image_body, open_stream, request, unary
-from gateway.commands.paths import tiny_checkpoint
+from gateway.bench.peers import GRPC, Contestant, Field, field_of
 
 ROUNDS: Final = 3
 SMALL_REQUESTS: Final = 400
@@ -42,70 +40,44 @@ for _ in range(5):
         s.sendall(data)
         s.recv(65536)
 """
-SMG_ANCHOR: Final = "anchor: smg in gRPC mode 51 us/event at 5,000 ev/s, 28 at 20,000; 0.41 ms per small request"
+START_S: Final = 240
 
 
-@dataclass
-class Contestant:
-    """`command` with {port} and {engine} filled in; `works`: does our work (parsing), or only passes bytes."""
-
-    name: str
-    command: list[str]
-    ready: str
-    figures: dict[str, list[float]] = field(default_factory=dict)
-
-    def note(self, **values: float) -> None:
-        for name, value in values.items():
-            self.figures.setdefault(name, []).append(value)
-
-    def medians(self) -> dict[str, float]:
-        return {name: round(statistics.median(values), 3) for name, values in self.figures.items()}
-
-
-def contestants() -> list[Contestant]:
-    python = sys.executable
-    model = str(tiny_checkpoint())
-    serve = [python, "-m", "gateway.cli", "gateway", "--model", model, "--engine", "http://127.0.0.1:{engine}"]
-    out = [
-        Contestant(
-            "relay", [python, "-m", "gateway.bench.relay", "--port", "{port}", "--target", "{engine}"], "/health"
-        ),
-        Contestant("catalejo", [*serve, "--port", "{port}"], "/ready"),
-    ]
-    if smg := shutil.which("smg"):
-        workers = ["--worker-urls", "http://127.0.0.1:{engine}", "--policy", "round_robin"]
-        out.append(Contestant("smg-http", [smg, "launch", "--port", "{port}", *workers], "/readiness"))
-    if litellm := shutil.which("litellm"):
-        args = ["--model", "openai/tiny", "--api_base", "http://127.0.0.1:{engine}/v1", "--port", "{port}"]
-        out.append(Contestant("litellm", [litellm, *args], "/health/liveliness"))
-    return out
-
-
-def run(streams: int, rate: float, seconds: float, as_json: bool) -> int:
+def run(
+    streams: int, rate: float, seconds: float, as_json: bool, smg: Path | None, litellm: Path | None, only: list[str]
+) -> int:
     cores = sorted(os.sched_getaffinity(0))
     ours, theirs = {cores[0]}, {cores[-1]}
-    field_ = contestants()
+    given = field_of(smg, litellm, rate, only)
+    if not given.contestants:
+        raise SystemExit(f"catalejo bench: nobody of {', '.join(only)} is here; {_missing(given)}")
     os.sched_setaffinity(0, ours)
-    engine_port = _free_port()
-    engine = [sys.executable, "-m", "gateway.bench.engine", "--port", str(engine_port), "--rate", str(rate)]
-    with _process(engine, ours, f"http://127.0.0.1:{engine_port}/health"):
-        for number in range(ROUNDS):
-            for one in field_:
-                _say(as_json, f"round {number + 1} of {ROUNDS}: {one.name}")
-                _round(one, engine_port, theirs, streams, seconds, rate)
+    for number in range(ROUNDS):
+        for one in given.contestants:
+            _say(as_json, f"round {number + 1} of {ROUNDS}: {one.name}")
+            _round(one, given.engines[one.engine], ours, theirs, streams, seconds, rate)
     report = {
         "streams": streams, "rate": rate, "seconds": seconds, "cores": len(cores),
-        "load_average": os.getloadavg()[0], "results": {c.name: c.medians() for c in field_},
+        "load_average": os.getloadavg()[0], "results": {c.name: c.medians() for c in given.contestants},
+        "does_our_work": [c.name for c in given.contestants if c.works], "missing": given.missing,
     }  # fmt: skip
-    print(json.dumps(report, indent=2) if as_json else _table(report))
+    print(json.dumps(report, indent=2) if as_json else "\n".join(filter(None, [_table(report), _missing(given)])))
     return 0
 
 
-def _round(one: Contestant, engine_port: int, core: set[int], streams: int, seconds: float, rate: float) -> None:
-    port = _free_port()
-    command = [part.format(port=port, engine=engine_port) for part in one.command]
-    with _process(command, core, f"http://127.0.0.1:{port}{one.ready}") as pid:
-        asyncio.run(_measure(one, port, pid, streams, seconds, rate))
+def _round(
+    one: Contestant, engine: list[str], ours: set[int], theirs: set[int], streams: int, seconds: float, rate: float
+) -> None:
+    """The engine is new for each: none inherits another's connections."""
+    port, engine_port, spare = _free_port(), _free_port(), _free_port()
+    ports = {"port": port, "engine": engine_port, "spare": spare}
+    up = None if one.engine == GRPC else f"http://127.0.0.1:{engine_port}/health"
+    with _process([p.format(**ports) for p in engine], ours, engine_port, up, {}):
+        if up is not None:
+            one.note(first_token_direct_p50_ms=asyncio.run(_first_token_ms(engine_port)))
+        command = [part.format(**ports) for part in one.command]
+        with _process(command, theirs, port, f"http://127.0.0.1:{port}{one.ready}", one.environment) as pid:
+            asyncio.run(_measure(one, port, pid, streams, seconds, rate))
 
 
 async def _measure(one: Contestant, port: int, pid: int, streams: int, seconds: float, rate: float) -> None:
@@ -178,20 +150,19 @@ async def _stalls(one: Contestant, port: int, rate: float) -> None:
 
 
 @contextmanager
-def _process(command: list[str], cores: set[int], ready: str) -> Iterator[int]:
-    env = {**os.environ, "CATALEJO_OBSERVABILITY__ACCESS_LOG": "false"}
+def _process(
+    command: list[str], cores: set[int], port: int, ready: str | None, environment: dict[str, str]
+) -> Iterator[int]:
+    """Ready: the URL answers 200, or without one, the port is open."""
+    env = {**os.environ, "CATALEJO_OBSERVABILITY__ACCESS_LOG": "false", **environment}
     process = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         os.sched_setaffinity(process.pid, cores)
-        deadline = time.monotonic() + 60
-        while True:
+        deadline = time.monotonic() + START_S
+        while not _is_up(port, ready):
             if process.poll() is not None or time.monotonic() > deadline:
-                raise SystemExit(f"catalejo bench: {command[0]} {command[1]} {command[2]} did not start")
-            try:
-                with urllib.request.urlopen(ready, timeout=1):  # noqa: S310
-                    break
-            except (OSError, urllib.error.URLError):
-                time.sleep(0.1)
+                raise SystemExit(f"catalejo bench: did not start: {' '.join(command)}")
+            time.sleep(0.1)
         for task in Path(f"/proc/{process.pid}/task").iterdir():  # threads that began before the pinning
             os.sched_setaffinity(int(task.name), cores)
         yield process.pid
@@ -202,6 +173,17 @@ def _process(command: list[str], cores: set[int], ready: str) -> Iterator[int]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def _is_up(port: int, ready: str | None) -> bool:
+    try:
+        if ready is None:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        else:
+            urllib.request.urlopen(ready, timeout=1).close()  # noqa: S310
+    except (OSError, urllib.error.URLError):
+        return False
+    return True
 
 
 def _cpu_s(pid: int) -> float:
@@ -230,4 +212,9 @@ def _table(report: dict[str, Any]) -> str:
     lines = [f"{'':30}" + "".join(f"{name:>14}" for name in results)]
     lines += [f"{row:30}" + "".join(f"{figures.get(row, '-'):>14}" for figures in results.values()) for row in rows]
     load = f"{report['streams']} streams x {report['rate']:g} tokens/s, medians of {ROUNDS} rounds, "
-    return "\n".join([*lines, "", load + f"load average {report['load_average']:.1f}", SMG_ANCHOR])
+    same = f"the same work (detokenizing, parsing): {', '.join(report['does_our_work'])}; the others pass chunks on"
+    return "\n".join([*lines, "", load + f"load average {report['load_average']:.1f}", same])
+
+
+def _missing(given: Field) -> str:
+    return "\n".join(f"{name}: {why}" for name, why in given.missing.items())

@@ -23,7 +23,7 @@ def run(model: Path | None, engines: list[str] | None, config: Path | None) -> i
         _machine,
         _packages,
         lambda: _checkpoint(path),
-        lambda: _configuration(config, path),
+        lambda: _configuration(config, model, path),
         lambda: _engines(engines or []),
     ]
     good = True
@@ -67,12 +67,17 @@ def _checkpoint(path: Path) -> Iterator[Check]:
         yield "checkpoint", False, str(e)
 
 
-def _configuration(config: Path | None, path: Path) -> Iterator[Check]:
+def _configuration(config: Path | None, model: Path | None, path: Path) -> Iterator[Check]:
     try:
-        settings = load(config, model_path=path)
+        settings = load(config, model_path=path if model or config is None else None)
         yield "configuration", True, f"serves {', '.join(settings.public_names)} on {settings.host}:{settings.port}"
     except ConfigError as e:
         yield "configuration", False, str(e)
+        return
+    for served in settings.served if config is not None else ():
+        problem = check_checkpoint(served.model_path)
+        yield f"model {served.served_name}", problem is None, problem or str(served.model_path)
+        yield from _engines([e.url for e in served.engines])
 
 
 def _engines(urls: list[str]) -> Iterator[Check]:

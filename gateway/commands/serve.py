@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import signal
 import sys
 from collections.abc import Callable
@@ -15,9 +16,10 @@ from gateway.config import ConfigError, Settings, load
 from gateway.observability.logging import configure
 from gateway.observability.tracing import missing
 from gateway.processes.client import HubClient
-from gateway.processes.sockets import ListenError, bind, port_of, tls_context
+from gateway.processes.sockets import ListenError, bind, close, port_of, tls_context
 
 log = logging.getLogger("catalejo.gateway")
+USER_IN_URL: Final = re.compile(r"^([a-z][a-z0-9+.-]*://)[^/@\s]*@")
 THREAD_SWITCH_S: Final = 0.001
 """A thread that renders a long prompt gives the event loop its turn after this long (Python's own: 5 ms)."""
 
@@ -70,10 +72,18 @@ def gateway(
 
 
 def as_yaml(settings: Settings) -> str:
-    """A file that `--config` takes; secrets are shown as stars."""
+    """A file that `--config` takes; secrets are shown as stars, those in URLs too."""
     import yaml
 
-    return yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False)
+    return yaml.safe_dump(_masked(settings.model_dump(mode="json")), sort_keys=False)
+
+
+def _masked(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _masked(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_masked(v) for v in value]
+    return USER_IN_URL.sub(r"\1**********@", value) if isinstance(value, str) else value
 
 
 def serve(settings: Settings, hub: HubClient | None = None, *, reread: Callable[[], Settings] | None = None) -> int:
@@ -90,7 +100,11 @@ def serve(settings: Settings, hub: HubClient | None = None, *, reread: Callable[
     tls = tls_context(settings.tls)
     listening = bind(settings.host, settings.port, shared=several)
     operations = settings.operations
-    second = None if operations.port is None else bind(operations.host, operations.port, shared=several)
+    try:
+        second = None if operations.port is None else bind(operations.host, operations.port, shared=several)
+    except ListenError:
+        close(listening)
+        raise
     config = uvicorn.Config(
         create_app(settings, hub=hub, operations_sockets=second, reread=reread),
         loop="uvloop",

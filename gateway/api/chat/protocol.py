@@ -157,7 +157,6 @@ class ChatRequest(GenerationRequest):
     add_generation_prompt: bool | None = None
     include_reasoning: bool | None = None
     separate_reasoning: bool | None = None
-    service_tier: Literal["auto", "default", "flex", "priority", "scale"] | None = None
     # Accepted for OpenAI clients; they change nothing here.
     store: bool | None = None
     prompt_cache_key: str | None = Field(default=None, max_length=1024)

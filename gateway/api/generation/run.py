@@ -181,6 +181,7 @@ class Run:
                     out.append(Update(index, events))
             case Finish(index, kind, usage, matched):
                 choice = self._choice(index)
+                self._stream.tokens_seen = True  # an answer of no tokens is an answer: it must not come twice
                 if index == 0:
                     self.cached_tokens = usage.cached_tokens
                 if choice.finish is not None:

@@ -20,10 +20,13 @@ from gateway.api.responses import install_error_handlers
 from gateway.config import Settings
 from gateway.http_protocol import protocol
 from gateway.metrics import Metrics
+from gateway.observability.observer import Observer
 from gateway.processes.sockets import bind
 
 
-def operations_app(settings: Settings, metrics: Metrics, routers: list[APIRouter], state: State) -> ASGIApp:
+def operations_app(
+    settings: Settings, metrics: Metrics, observer: Observer, routers: list[APIRouter], state: State
+) -> ASGIApp:
     """`state`: the main application's, whose services the handlers use."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
     app.state = state
@@ -32,7 +35,7 @@ def operations_app(settings: Settings, metrics: Metrics, routers: list[APIRouter
         app.include_router(router)
     if settings.operations.debug:
         app.include_router(debug.router)
-    return RequestScope(app, metrics, settings.observability.access_log)
+    return RequestScope(app, metrics, settings.observability.access_log, observer)
 
 
 class _Server(uvicorn.Server):

@@ -116,6 +116,12 @@ CASES: dict[str, Case] = {
         {f"catalejo_media_type_mismatches_total{{{NS}}}": "0+5x180", f'catalejo_media_parts_total{{{NS},modality="image",source="data"}}': "0+100x180"},
         "150m", N,
     ),
+    "CatalejoReloadRefused": Case(
+        {f"catalejo_config_last_reload_successful{{{NS}}}": "1x5 0x30"},
+        {f"catalejo_config_last_reload_successful{{{NS}}}": "1x5 0x3 1x30"},
+        "20m",
+        {"namespace": "n", "pod": "p"},
+    ),
 }  # fmt: skip
 
 

@@ -20,6 +20,8 @@ from gateway.admission.redis_limits import RedisLimits
 from gateway.admission.settings import AdmissionSettings
 from gateway.errors import ApiError
 from gateway.metrics import Metrics
+from gateway.processes.client import HubClient
+from gateway.processes.hub import Hub
 from tests.fixtures.redis import RedisServer
 
 
@@ -237,6 +239,47 @@ async def test_leases_taken_without_redis_are_known_to_it_later(redis: RedisServ
                 assert not second.done()
                 second.cancel()
                 await asyncio.gather(second, return_exceptions=True)
+
+
+async def test_a_redis_that_answers_with_errors_is_a_redis_that_is_away(tmp_path: Path) -> None:
+    server = RedisServer(tmp_path, "--maxmemory", "1mb", "--maxmemory-policy", "noeviction")
+    server.start()
+    try:
+        async with gateways(1, server.url, requests_per_minute=3, max_in_flight=1) as [a]:
+            assert await admitted(a, 10) == 3
+            await asyncio.wait_for(hold(a), 10)
+            assert value(a, "redis_up") == 0 and value(a, "redis_failures_total") >= 1
+    finally:
+        server.stop()
+
+
+async def test_a_redis_that_forgot_its_scripts_gets_them_again(redis: RedisServer) -> None:
+    async with gateways(1, redis.url, requests_per_minute=5) as [a]:
+        assert await admitted(a, 2) == 2
+        shared = a._leases
+        assert isinstance(shared, RedisLimits)
+        await shared._client.script_flush()
+        assert await admitted(a, 10) == 3
+        assert value(a, "redis_up") == 1
+
+
+async def test_processes_of_one_command_share_through_redis_and_without_it_through_their_supervisor(
+    redis: RedisServer, tmp_path: Path
+) -> None:
+    hub = Hub(100, 100, lambda number: None)
+    await hub.start(tmp_path / "hub.sock")
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(hub.close)
+        processes = []
+        for number in range(2):
+            client = HubClient(tmp_path / "hub.sock", number)
+            await client.connect()
+            stack.callback(client.close)
+            made = Admission(settings(redis.url, requests_per_minute=10), Metrics(), rates=client, places=client)
+            processes.append(await stack.enter_async_context(made))
+        assert sum(await asyncio.gather(*(admitted(p, 15) for p in processes))) == 10
+        redis.stop()
+        assert sum(await asyncio.gather(*(admitted(p, 15) for p in processes))) == 10
 
 
 async def test_tls_and_password(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from gateway.metrics import Metrics
 from gateway.processes.client import HubClient
 from gateway.processes.frames import Frames, pack
 from gateway.processes.hub import Hub
-from gateway.processes.routing import share_decisions
+from gateway.processes.routing import share_routing
 from gateway.routing.policies import RouteRequest
 
 
@@ -157,7 +157,7 @@ async def test_routing_decisions_reach_every_other_process_whole(tmp_path: Path)
     async with hub(tmp_path) as (_, path), processes(path, 3) as clients:
         routers = [OtherRouter() for _ in clients]
         for client, router in zip(clients, routers, strict=True):
-            share_decisions(client, [OtherRouter(), router])  # type: ignore[list-item]
+            share_routing(client, [OtherRouter(), router])  # type: ignore[list-item]
         await asyncio.gather(*(c.take("t", "requests", 9, 0) for c in clients))  # all are known to the hub
         names = [i.to_bytes(8, "big") for i in range(4096)]
         routers[0].on_sent("engine-1", RouteRequest(1 << 20, names, 256, "session"))
