@@ -34,7 +34,7 @@ from gateway.metrics import Metrics
 from gateway.observability.loop_lag import watch_loop
 from gateway.observability.observer import Observer
 from gateway.processes.client import HubClient
-from gateway.processes.routing import share_routing
+from gateway.processes.routing import share_load, share_routing
 from gateway.reload import Reloader
 from gateway.services import services_of, start
 
@@ -71,6 +71,7 @@ def create_app(
             if hub is not None:
                 services.hub = hub
                 share_routing(hub, services.routers)
+                await running.enter_async_context(share_load(hub, services.routers))
             if settings.operations.port is not None:
                 routers = [health_router, metrics_router, admin_router]
                 operations = operations_app(settings, metrics, observer, routers, app.state)

@@ -123,6 +123,10 @@ def _unusual(
 POOLS = ("main_pool", "dense_pool", "index_k_pool", "index_kv_pool")
 GPU_ONLY_CACHES = frozenset({"UnifiedRadixCache", "RadixCache", "ChunkCache"})
 """SGLang's caches that keep nothing outside the GPU, unless they have a cache controller or a linker."""
+CACHE_FLAGS = (
+    "--enable-lmcache", "--enable-flexkv", "--enable-unified-cache-external-linker", "--radix-cache-backend"
+)  # fmt: skip
+"""Flags that choose a cache which is not known to carry index keys."""
 
 
 def tree_cache(cache: Any, ctx: Any) -> None:
@@ -144,8 +148,8 @@ def index_keys_lost(cache: Any, pool: Any) -> str | None:
         if kind in GPU_ONLY_CACHES and getattr(cache, "linker", None) is None:
             return None
         return (
-            f"{kind} is not known to carry the index keys of MiniMax-M3 with K and V (--enable-lmcache, --enable-flexkv, "
-            "--enable-unified-cache-external-linker or --radix-cache-backend chose it; --enable-hierarchical-cache does)"
+            f"{kind} is not known to carry the index keys of MiniMax-M3 with K and V (one of {', '.join(CACHE_FLAGS)} "
+            "chose it; --enable-hierarchical-cache does)"
         )
     carried = {id(entry.device_pool) for entry in getattr(controller.mem_pool_host, "entries", ())}
     missing = [name for name, part in parts.items() if part is not None and id(part) not in carried]

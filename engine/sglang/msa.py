@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from engine.msa import dispatch
 from engine.msa.config import MsaConfig
 from engine.msa.extend import ExtendPlan
 from engine.msa.layouts import DecodeShape, MsaArgumentError, PageTable, pages_of_slots
@@ -107,7 +108,9 @@ class Paths:
             raise SystemExit(f"catalejo: {ROWS_VARIABLE} is {rows!r}; it must be a number of tokens")
         self.mode, self.kernel, self.extend_rows = mode, KERNELS[mode], int(rows)
 
-    def ran(self, phase: str, path: str) -> None:
+    def ran(self, phase: str, path: str, why: str = "") -> None:
+        if not self.served[phase, path] and why:
+            log.info("msa %s: %s serves, because of %s", phase, path, why)
         self.served[phase, path] += 1
         self._counter(0).labels(phase, path).inc()
 
@@ -165,6 +168,8 @@ PATHS = Paths()
 
 def start() -> None:
     PATHS.configure(dict(os.environ))
+    # It tells of every plan, of which a server makes one per prefill chunk; `ran` tells of each path once.
+    dispatch.log.setLevel(logging.WARNING)
     log.info("catalejo msa: mode %s, extends of up to %d new tokens", PATHS.mode, PATHS.extend_rows)
 
 
@@ -192,7 +197,7 @@ def decode(work: Work, lengths: Tensor) -> tuple[Tensor | None, str | None]:
         plan.decode(work.q, work.idx_q, k, v, index_k, work.table, lengths, out=out, **work.scales)
     except MsaArgumentError as error:  # raised before anything is launched
         return None, f"kernel: {error}"
-    PATHS.ran("decode", plan.choice.kernel)
+    PATHS.ran("decode", plan.choice.kernel, plan.choice.reason)
     return out, None
 
 
@@ -219,5 +224,5 @@ def extend(work: Work, new: list[int], lengths: Tensor | list[int]) -> tuple[Ten
         plan.extend(work.q, work.idx_q, k, v, index_k, work.table, out=out, **work.scales)
     except MsaArgumentError as error:
         return None, f"kernel: {error}"
-    PATHS.ran("prefill", plan.choice.kernel)
+    PATHS.ran("prefill", plan.choice.kernel, plan.choice.reason)
     return out, None

@@ -278,6 +278,17 @@ class RedisLimits:
         return f"{self._settings.redis_prefix}:{kind}:{tenant}"
 
 
+async def problem_of(settings: AdmissionSettings) -> str | None:
+    """One sentence when Redis cannot be used, for `catalejo doctor`."""
+    async with _client(settings) as client:
+        try:
+            async with asyncio.timeout(5):
+                await client.register_script(BUCKET)(keys=[f"{settings.redis_prefix}:doctor"], args=[60, 0, "take"])
+        except (RedisError, OSError, TimeoutError) as error:
+            return f"{type(error).__name__} {error}".strip() + "; see admission.redis_url and the settings beside it"
+    return None
+
+
 def _client(settings: AdmissionSettings) -> redis.Redis:
     assert settings.redis_url is not None
     given: dict[str, Any] = {}

@@ -93,6 +93,8 @@ class Member:
         self._hub.members.discard(self)
         for number in [*self._entering, *self._inside]:
             self._leave(number)
+        if self.number is not None:
+            self._tell("gone", self.number, None)
 
     def _answer(self, *message: Any) -> None:
         self.frames.send(pack(list(message)))

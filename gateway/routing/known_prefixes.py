@@ -65,7 +65,8 @@ class KnownPrefixes(PrefixIndex):
     def add(self, worker: str, names: Sequence[bytes]) -> None:
         super().add(worker, names)
         for follower in self._followers.get(worker, ()):
-            follower.sent()
+            if follower.index.longest(names) < len(names):  # a prompt that is all cached gives nothing to tell
+                follower.sent()
 
     def forget(self, worker: str) -> None:
         super().forget(worker)

@@ -20,6 +20,7 @@ from gateway.media.residency import Residency
 from gateway.metrics import Metrics
 from gateway.routing.blocks import block_names
 from gateway.routing.discovery import DiscoverySettings, Source, make_source
+from gateway.routing.elsewhere import Elsewhere, Load, own_load
 from gateway.routing.fleet import Fleet
 from gateway.routing.kv_events.follow import KvEvents
 from gateway.routing.outliers import outliers
@@ -67,6 +68,7 @@ class Router:
         self._health: asyncio.Task[None] | None = None
         self.on_sent: Callable[[str, RouteRequest], None] | None = None
         """Told of every decision that `heard` of another process's router has a use for."""
+        self.elsewhere = Elsewhere()
         self._endpoints: Sequence[EngineEndpoint] = endpoints
         self._found: Sequence[EngineEndpoint] = ()
         self._max_engines = discovery.max_engines if discovery else 0
@@ -199,13 +201,19 @@ class Router:
         if not usable:
             raise ApiError("engine_unavailable", "no engine is available at the moment; try again")
         only = len(usable) == 1
-        choice = Choice(usable[0].name, "only") if only else self._policy.choose(usable, request)
+        choice = (
+            Choice(usable[0].name, "only") if only else self._policy.choose(self.elsewhere.with_ours(usable), request)
+        )
         self._policy.sent(choice.name, request)
         if self.on_sent is not None and request.names:
             self.on_sent(choice.name, request)
         self._metrics.routing_decisions.labels(self._settings.policy, choice.reason).inc()
         worker = next(w for w in usable if w.name == choice.name)
         return worker, max(0, request.prompt_tokens - choice.cached_tokens)
+
+    def loads(self) -> dict[str, Load]:
+        """What this process runs on each engine, for `elsewhere` of the others."""
+        return {w.name: own_load(w) for w in self.workers if w.in_flight}
 
     def heard(self, name: str, request: RouteRequest) -> None:
         """Another process of this command sent `request` to the engine `name`."""

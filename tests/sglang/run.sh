@@ -5,7 +5,7 @@
 # VENV / CATALEJO_PYTHON  the project's environment; it runs the tests
 # SGLANG_VENV             SGLang's own (default .venv-sglang), made from requirements/sglang.txt less cuda_only.txt
 # SGLANG_PORT             where the server listens (default 30917)
-# SGLANG_PARTS            some of: rows tiny attack demo plain bench (default: all)
+# SGLANG_PARTS            some of: rows tiny attack hicache demo plain bench (default: all)
 # CATALEJO_TORCH_INDEX    another PyTorch index, e.g. the CPU-only one, as in deploy/build/setup.sh
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -104,6 +104,13 @@ if wants rows; then
   fi
   tail -3 $OUT/broken.log | grep -q "refusing to serve" || { tail -20 $OUT/broken.log; exit 1; }
   echo "test-sglang: a SGLang with a changed operator ends with: $(grep -o 'catalejo: SGLang.*' $OUT/broken.log)"
+  if BROKEN=$PWD/tests/sglang/lossy: server timeout 600 "$SGLANG_VENV/bin/python" -m sglang.launch_server --model-path "${TINY[@]}" \
+    --port "$PORT" "${FLAGS[@]}" --radix-cache-backend lossy >$OUT/lossy.log 2>&1; then
+    echo "test-sglang: a cache that nobody knows was served" >&2; exit 1
+  fi
+  grep -q "LossyCache is not known to carry the index keys.*refusing to serve" $OUT/lossy.log || { tail -20 $OUT/lossy.log; exit 1; }
+  if grep -q "fired up and ready" $OUT/lossy.log; then echo "test-sglang: it was ready before it was refused" >&2; exit 1; fi
+  echo "test-sglang: a cache that nobody knows is refused"
 fi
 
 if wants tiny; then  # our route: the contract, equality with the embedded engine, attacks
@@ -112,9 +119,15 @@ if wants tiny; then  # our route: the contract, equality with the embedded engin
   check tests/sglang/live/test_equality.py tests/sglang/live/test_gateway.py "$@"
 fi
 
-if wants attack; then  # a KV pool of 3,072 tokens, so that requests are retracted
-  start attack $OUT/tiny --page-size 16 --max-total-tokens 3072
+if wants attack; then  # a KV pool of 3,072 tokens, handed out lightly, so that requests are retracted
+  start attack $OUT/tiny --page-size 16 --max-total-tokens 3072 --schedule-conservativeness 0
   check tests/sglang/live/test_attack.py "$@"
+fi
+
+if wants hicache; then  # prefixes that leave the device for host memory and come back
+  start hicache $OUT/tiny --page-size 16 --max-total-tokens 3072 --enable-hierarchical-cache --hicache-ratio 8 \
+    --hicache-io-backend direct --hicache-mem-layout layer_first --hicache-write-policy write_through
+  check tests/sglang/live/test_hicache.py "$@"
 fi
 
 if wants demo; then  # a model that answers: the gateway beside SGLang's own OpenAI layer

@@ -151,6 +151,26 @@ def test_lengths_of_another_forward_pass_are_not_used(prepared: list[int] | None
     assert paths.fallbacks == {("prefill", "lengths_not_on_host"): 1}
 
 
+def test_each_path_is_told_once(
+    paths: msa.Paths, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server makes a plan per prefill chunk: its log must not grow with them."""
+    monkeypatch.delenv(msa.MODE_VARIABLE, raising=False)
+    level = msa.dispatch.log.level
+    try:
+        with caplog.at_level("INFO"):
+            msa.start()
+            for new in ([40], [39], [38]):
+                prefill(Cache([40]), new)
+                decode(Cache([9, 9 + len(caplog.records)]))
+    finally:
+        msa.dispatch.log.setLevel(level)
+    told = [r.getMessage() for r in caplog.records if "reference" in r.getMessage()]
+    assert len(told) == 2, told
+    assert "prefill" in told[0]
+    assert "decode" in told[1]
+
+
 SPECIAL = {
     "sink": {"sink": torch.zeros(1)},
     "index_value": {"disable_index_value": False},

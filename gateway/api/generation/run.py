@@ -193,6 +193,8 @@ class Run:
                 events = [e for e in events if not isinstance(e, StopMatched)]
                 reason: FinishReason = "stop" if choice.parser.stopped is not None else kind
                 self._finish(index, choice, reason, events, out, matched)
+            case Failure("bad_request", message, _):  # found out after the 200: a schema, a length
+                raise ApiError("engine_refused", f"the engine refused the request: {message}")
             case Failure(code, message, _):
                 child(self._metrics.upstream_failures, self._stream.client.name, "engine_error").inc()
                 self._stream.broke()

@@ -58,6 +58,13 @@ CASES: dict[str, Case] = {
         "15m", WORKER,
     ),
     "CatalejoBreakerOpen": Case({f"catalejo_worker_breaker_open{{{W}}}": "1x30"}, {f"catalejo_worker_breaker_open{{{W}}}": "1 0x30"}, "15m", WORKER),
+    "CatalejoEngineOutlier": Case(
+        {f'catalejo_worker_ejections_total{{{W},reason="errors"}}': "0+1x60"}, {f'catalejo_worker_ejections_total{{{W},reason="errors"}}': "0 0 1x60"}, "40m", WORKER
+    ),
+    "CatalejoDiscoveryFailing": Case(
+        {f'catalejo_discovery_failures_total{{{NS},source="dns"}}': "0+2x60"}, {f'catalejo_discovery_failures_total{{{NS},source="dns"}}': "0 4x60"}, "40m",
+        {"namespace": "n", "source": "dns"},
+    ),
     "CatalejoErrorsFast": Case({**http("200", 900), **http("502", 60)}, {**http("200", 9990), **http("502", 10), **http("503", 9000, route="/ready")}, "90m", N),
     "CatalejoErrorsSlow": Case({**http("200", 9900), **http("502", 100)}, {**http("200", 9990), **http("502", 10), **http("429", 900)}, "420m", N),
     "CatalejoStreamsBroken": Case(

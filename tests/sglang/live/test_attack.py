@@ -192,14 +192,23 @@ async def test_prompts_around_and_over_the_pool(engine: EngineClient, length: in
         assert answer.status == 400 or isinstance(answer.replies[-1], wire.Failure)
 
 
+async def retracted(engine: EngineClient) -> float:
+    """Requests that lost their place in the pool, by SGLang's own counter."""
+    _, text = await engine.get("/metrics")
+    lines = [line for line in text.splitlines() if line.startswith("sglang:num_retracted_requests_total")]
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
+
+
 async def test_more_than_the_pool_holds_is_done_in_turns(engine: EngineClient) -> None:
-    """Twelve requests whose answers outgrow the pool: some are retracted and computed again, and none changes for it."""
-    sampling = {"max_new_tokens": 300, "temperature": 0.0, "ignore_eos": True}
-    asked = [request(input_ids=text_ids(64, 200 + i), sampling=sampling) for i in range(12)]
+    """Requests whose answers outgrow the pool: some are retracted and computed again, and none changes for it."""
+    sampling = {"max_new_tokens": 200, "temperature": 0.0, "ignore_eos": True}
+    asked = [request(input_ids=text_ids(64, 200 + i), sampling=sampling) for i in range(14)]
+    before = await retracted(engine)
     together = await asyncio.gather(*(engine.generate(one) for one in asked))
-    assert all(len(one.choice()) == 300 for one in together), [one.status for one in together]
-    alone = await engine.generate(dataclasses.replace(asked[11], rid="alone", cache_salt="alone", logprobs=2))
-    rows, said = alone.rows(), together[11].choice()
+    assert all(len(one.choice()) == 200 for one in together), [one.status for one in together]
+    assert await retracted(engine) > before
+    alone = await engine.generate(dataclasses.replace(asked[13], rid="alone", cache_salt="alone", logprobs=2))
+    rows, said = alone.rows(), together[13].choice()
     for step, (row, token) in enumerate(zip(rows, said, strict=True)):
         if row[1] != token:
             (best, _), (second, _) = row[2][:2]

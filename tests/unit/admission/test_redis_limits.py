@@ -16,7 +16,7 @@ import pytest
 
 from gateway.admission.admission import Admission, Permit
 from gateway.admission.limits import Bucket
-from gateway.admission.redis_limits import RedisLimits
+from gateway.admission.redis_limits import RedisLimits, problem_of
 from gateway.admission.settings import AdmissionSettings
 from gateway.errors import ApiError
 from gateway.metrics import Metrics
@@ -305,6 +305,9 @@ async def test_tls_and_password(tmp_path: Path) -> None:
             async with gateways(1, url, **fields) as [a]:
                 await a.admit("default")
                 assert value(a, "redis_up") == up
+        good = settings(url, redis_password="s3cret", redis_ca_file=certificate)
+        assert await problem_of(good) is None
+        assert "AuthenticationError" in str(await problem_of(good.model_copy(update={"redis_password": None})))
         async with gateways(1, url, redis_password="s3cret", requests_per_minute=5) as [a]:
             assert value(a, "redis_up") == 0, "an unknown authority must not be believed"
     finally:

@@ -147,3 +147,25 @@ def test_doctor_looks_at_every_model_of_a_configuration(tmp_path: Path) -> None:
     assert "ok    model a" in result.output
     assert "FAIL  model b: there is no checkpoint folder /nowhere" in result.output
     assert "FAIL  http://127.0.0.1:9" in result.output
+
+
+def test_doctor_tries_the_ports_the_certificate_and_redis(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        s.listen()
+        port = s.getsockname()[1]
+        settings = {
+            "model_path": str(TINY),
+            "port": 0,
+            "operations": {"port": port},
+            "tls": {"certificate": str(file), "key": str(file)},
+            "admission": {"redis_url": f"unix://{tmp_path}/none.sock"},
+        }
+        file.write_text(yaml.safe_dump(settings))
+        result = run.invoke(app, ["doctor", "--config", str(file)])
+    assert result.exit_code == 1 and "Traceback" not in result.output
+    assert "ok    port 0" in result.output
+    assert f"FAIL  port {port}: cannot listen" in result.output
+    assert "FAIL  tls: " in result.output
+    assert "FAIL  redis: ConnectionError" in result.output

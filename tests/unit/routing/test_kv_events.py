@@ -305,9 +305,10 @@ class Told:
         self.index = an_index()
         self.index._held = dict.fromkeys(held, 1)
         self.complete, self.trusted = complete, trusted
+        self.asked = 0
 
     def sent(self) -> None:
-        return None
+        self.asked += 1
 
 
 def test_the_engines_word_counts_more_than_what_was_sent_long_ago() -> None:
@@ -321,6 +322,10 @@ def test_the_engines_word_counts_more_than_what_was_sent_long_ago() -> None:
     assert known.longest("w", chain) == 10, "it was sent a moment ago: it is being computed"
     clock.now += PENDING_S + 1
     assert known.longest("w", chain) == 4, "evicted by now, as the engine says"
+    known.add("w", chain[:4])
+    assert not told.asked, "nothing new is to be computed, so no event need follow"
+    known.add("w", chain[:5])
+    assert told.asked == 1
     told.complete = False
     assert known.longest("w", chain) == 10 and not known.exact("w")
     told.complete, told.trusted = True, False
