@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import signal
 import socket
 import sys
 from dataclasses import dataclass
@@ -79,6 +80,11 @@ class GatewayProcess:
             while not await self.ready():
                 assert self._process.returncode is None, self._log.read_text()
                 await asyncio.sleep(0.1)
+
+    def reload(self) -> None:
+        """SIGHUP: the same configuration once more, which nobody may notice."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGHUP)
 
     async def ready(self) -> bool:
         try:

@@ -27,6 +27,7 @@ from tests.soak.gateway.traffic import CHAT, COMPLETIONS, MODEL, Failed, Seen, T
 SECONDS: Final = float(os.environ.get("SOAK_SECONDS", "60"))
 SEED: Final = int(os.environ.get("SOAK_SEED", "0"))
 CLIENTS: Final = 16
+RELOAD_EVERY_S: Final = 15
 WARM_SHARE, WARM_LEAST_S = 0.25, 20.0
 AFTERMATH_S: Final = 3.0
 """After its engine is well again a fault may still end a request: the gateway's idle timeout, and a health check."""
@@ -67,6 +68,7 @@ async def test_faults_cost_their_own_requests_and_nothing_leaks(tmp_path: Path) 
     untouched = [f for f in traffic.seen.failed if _cause(f, workers, trouble.faults) is None]
     assert not untouched, untouched[:5]
     assert total(metrics, "catalejo_upstream_retries_total") > 0, "the faults were felt"
+    assert total(metrics, "catalejo_config_reloads_total", result="applied") > 0
     assert running == [0, 0, 0]
     assert after.files <= before.files + MAX_FILES
     assert after.threads <= before.threads + MAX_THREADS
@@ -85,6 +87,8 @@ async def _phase(
     async def watch() -> None:
         while gateway is not None:
             memory.append((time.monotonic() - begin, gateway.resident_bytes))
+            if len(memory) % RELOAD_EVERY_S == 0:
+                gateway.reload()
             await asyncio.sleep(1)
 
     watcher = asyncio.create_task(watch())
