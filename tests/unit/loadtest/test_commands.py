@@ -115,6 +115,12 @@ def test_report_writes_every_form_and_a_failing_one_costs_no_other(tmp_path: Pat
     assert (tmp_path / "b.csv").exists()
 
 
+def test_the_goodput_curve_of_a_run_with_failures_ends_below_100() -> None:
+    from loadtest.report.html import _within
+
+    assert _within([1.0, 2.0], 4) == ([1.0, 2.0], [25.0, 50.0])
+
+
 def test_runs_that_do_not_belong_together_are_compared_with_a_warning_and_exit_code_3(tmp_path: Path) -> None:
     a, same = saved(tmp_path / "a.json", outcome()), saved(tmp_path / "same.json", outcome())
     other = saved(tmp_path / "b.json", outcome("agentic", duration_s=10))
