@@ -16,18 +16,21 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 
+from engine.bench import msa_prefill
 from engine.bench.msa_check import HALF, LARGE, SMALL, check_decode
 from engine.bench.msa_inputs import DecodeInputs, make_inputs
+from engine.bench.prefill_check import FULL_CASES, TINY_CASES, check_all
 from engine.bench.timing import time_graph
 from engine.msa import dispatch
 from engine.msa.config import MsaConfig
-from engine.msa.kernels.sm90 import Sm90Runner, Tuning, choose
+from engine.msa.kernels.sm90 import Sm90Runner, Tuning, choose, sharing
 from engine.msa.layouts import DecodeShape
 from engine.msa.oracle_decode import attend_blocks, choice_fault, paged_block_scores, row_lengths
 from engine.msa.tolerances import TOLERANCE
@@ -220,6 +223,10 @@ def measure(case: tuple[int, int, int], device: torch.device, args: argparse.Nam
     for early in (0, 2):
         other = Ours(inputs, dataclasses.replace(ours.runner.tuning, early=early))
         row[f"step_early{early}"] = time_graph(other.step, inputs.sets, repeats=repeats).us
+    if ours.runner.tuning.cluster > 1:
+        other = Ours(inputs, sharing(ours.runner.tuning))
+        row["fault"] = row["fault"] or other.fault()
+        row["step_shared"] = time_graph(other.step, inputs.sets, repeats=repeats).us
     if args.sweep:
         row["sweep"] = sweep(inputs, repeats)
     if args.triton:
@@ -284,6 +291,7 @@ def print_row(row: dict[str, Any]) -> None:
         "step",
         "step_early0",
         "step_early2",
+        "step_shared",
         "triton_step",
         "sglang_select",
         "sglang_attend",
@@ -332,15 +340,50 @@ def parse_cases(text: str) -> list[tuple[int, int, int]]:
     return cases
 
 
+def prefill(
+    device: torch.device, args: argparse.Namespace, peer: Any, rows: list[dict[str, Any]], save: Callable[[], None]
+) -> int:
+    """Ours for every case first, then peers and dense attention; the number of rows with a fault."""
+    cases = msa_prefill.parse_cases(args.cases) if args.cases else list(msa_prefill.CASES)
+    seed = int(time.time()) & 0xFFFF
+
+    def keep(row: dict[str, Any]) -> None:
+        rows[:] = [r for r in rows if r["case"] != row["case"]] + [row]
+        save()
+
+    for case in cases:
+        attends, selects = args.attend.split(","), args.select.split(",")
+        msa_prefill.print_row(msa_prefill.measure(case, device, attends, selects, args.sweep, seed, keep))
+        torch.cuda.empty_cache()
+    for row, case in zip(rows, cases, strict=True):
+        if args.dense and case.length <= 512 * K:
+            row["dense"] = msa_prefill.measure_dense(case, device)
+        if peer is not None:
+            try:
+                row["sglang"] = msa_prefill.measure_sglang(case, device, peer, seed)
+            except Exception as error:
+                sys.stderr.write(f"sglang {case}: {type(error).__name__}: {str(error)[:300]}\n")
+        if args.dense or peer is not None:
+            msa_prefill.print_row(row)
+            save()
+        torch.cuda.empty_cache()
+    return sum(bool(row["fault"]) for row in rows)
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="catalejo bench msa", description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("--check", action="store_true", help="correctness only; without a GPU, the emulated kernels")
     parser.add_argument("--sweep", action="store_true", help="try launch numbers")
-    parser.add_argument("--cases", type=parse_cases, help="e.g. 1x131072,8x32768fp8; default: targets and curve")
+    parser.add_argument(
+        "--cases",
+        help="decode: 1x131072,8x32768fp8; prefill, requests x new @ length: 1x8192@131072; with --check: names; default: all",
+    )
     parser.add_argument("--no-check", action="store_true", help="skip the ugly cases")
     parser.add_argument("--layout", choices=("nhd", "hnd"), default="nhd", help="keys and values by token or by head")
     parser.add_argument("--kernels", default="", help="check only these, by name")
     parser.add_argument("--phase", choices=("decode", "prefill"), default="decode")
+    parser.add_argument("--attend", default="sm90,block_major,union", help="prefill: attention kernels, by name")
+    parser.add_argument("--select", default="split,fused", help="prefill: choice kernels, by name")
     parser.add_argument("--triton", action="store_true", help="also our Triton kernels")
     parser.add_argument("--sglang", type=Path, help="folder of the unpacked SGLang wheel")
     parser.add_argument("--dense", action="store_true", help="also time dense attention, 32k to 1M")
@@ -353,11 +396,20 @@ def main(arguments: list[str] | None = None) -> int:
         if not args.check:
             print("no GPU here: use --check", file=sys.stderr)
             return 2
-        return min(1, check(torch.device("cuda" if cuda else "cpu"), LARGE if cuda else (*SMALL, *HALF), args.kernels))
+        device = torch.device("cuda" if cuda else "cpu")
+        names = args.cases.split(",") if args.cases else None
+        if args.phase == "prefill":
+            cases = [c for c in (FULL_CASES if cuda else TINY_CASES) if names is None or c.name in names]
+            return min(1, check_all(device, cases, int(time.time()) & 0xFFFF))
+        ugly = [c for c in (LARGE if cuda else (*SMALL, *HALF)) if names is None or c.name in names]
+        return min(1, check(device, ugly, args.kernels))
     device = torch.device("cuda")
     props = torch.cuda.get_device_properties(device)
     print(f"{props.name}, {props.multi_processor_count} SMs, torch {torch.__version__}", flush=True)
-    bad = 0 if args.no_check else check(device, LARGE, args.kernels)
+    decode = args.phase == "decode"
+    bad = 0
+    if not args.no_check:
+        bad = check(device, LARGE, args.kernels) if decode else check_all(device, FULL_CASES, int(time.time()) & 0xFFFF)
     peer = None
     if args.sglang:
         from engine.bench.peers import PeerUnavailableError, load_sglang
@@ -368,22 +420,18 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"sglang: {error}", file=sys.stderr)
     rows: list[dict[str, Any]] = []
     report = {"device": props.name, "torch": torch.__version__, "config": dataclasses.asdict(MsaConfig()), "rows": rows}
-    if args.phase == "prefill":
-        from engine.bench import msa_extend
 
-        for extend_case in msa_extend.CASES:
-            rows.append(msa_extend.measure(extend_case, device, peer))
-            msa_extend.print_row(rows[-1])
-            torch.cuda.empty_cache()
-            if args.json:
-                args.json.write_text(json.dumps(report, indent=1))
-        return min(1, bad + sum(bool(r["fault"]) for r in rows))
-    for case in args.cases or (*TARGETS, *CURVE):
+    def save() -> None:
+        if args.json:
+            args.json.write_text(json.dumps(report, indent=1))
+
+    if not decode:
+        return min(1, bad + prefill(device, args, peer, rows, save))
+    for case in parse_cases(args.cases) if args.cases else (*TARGETS, *CURVE):
         rows.append(measure(case, device, args, peer))
         print_row(rows[-1])
         torch.cuda.empty_cache()
-        if args.json:
-            args.json.write_text(json.dumps(report, indent=1))
+        save()
     if args.dense:
         report["dense"] = []
         for requests, tokens in DENSE:
@@ -391,8 +439,7 @@ def main(arguments: list[str] | None = None) -> int:
             report["dense"].append({"requests": requests, "tokens": tokens, **found})
             print(f"dense B={requests} L={tokens // K}k {found}", flush=True)
             torch.cuda.empty_cache()
-            if args.json:
-                args.json.write_text(json.dumps(report, indent=1))
+            save()
     return min(1, bad + sum(bool(r["fault"]) for r in rows))
 
 

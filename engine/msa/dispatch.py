@@ -1,8 +1,10 @@
 """Which kernel does a piece of work, and why: one table, read from the top; the first row that fits is taken.
+Phases: `decode` (whole steps), `prefill` (attention of packed new tokens) and `select` (their choice of blocks).
 
 `auto` never fails for work the reference can do. A kernel forced by name is used or refused with the reason, never
-replaced. What was chosen is one log line per plan. A new kernel is one file, one entry in KERNELS and one row in TABLE:
-tests and `catalejo bench msa --check` enumerate them."""
+replaced. What was chosen and why is logged once, at INFO; later plans that end the same way, at DEBUG. A new kernel is
+one file, one entry in KERNELS, PREFILL or SELECT and one row in TABLE: tests and `catalejo bench msa --check` enumerate
+them. A kernel without a row runs only by name: so do those that no GPU has timed yet."""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from typing import Any
 
 import torch
 
-from engine.msa.layouts import DecodeShape, MsaArgumentError
+from engine.msa.layouts import DecodeShape, MsaArgumentError, PrefillBatch
 
 log = logging.getLogger(__name__)
 
@@ -28,10 +30,11 @@ def architecture(device: torch.device) -> str:
 
 @dataclass(frozen=True)
 class Kernel:
-    """`refuse` says why the kernel cannot do the work on the device, or None; `make` returns its runner."""
+    """`refuse` says why the kernel cannot do the work on the device, or None; `make` returns its runner. Work is a
+    DecodeShape for decode, else a PrefillBatch."""
 
-    refuse: Callable[[DecodeShape, torch.device], str | None]
-    make: Callable[[DecodeShape, torch.device], Any]
+    refuse: Callable[[Any, torch.device], str | None]
+    make: Callable[[Any, torch.device], Any]
 
 
 def _sm90_refuse(shape: DecodeShape, device: torch.device) -> str | None:
@@ -62,6 +65,19 @@ def _emulated_make(shape: DecodeShape, device: torch.device) -> Any:
     return Sm90Runner(shape, device, Tuning(score_ctas=3, depth=2, cluster=2, pdl=False))
 
 
+def _sm90_shared_make(shape: DecodeShape, device: torch.device) -> Any:
+    from engine.msa.kernels.sm90 import Sm90Runner, choose, sharing
+
+    multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
+    return Sm90Runner(shape, device, sharing(choose(shape, multiprocessors)))
+
+
+def _emulated_shared_make(shape: DecodeShape, device: torch.device) -> Any:
+    from engine.msa.kernels.sm90 import Sm90Runner, Tuning
+
+    return Sm90Runner(shape, device, Tuning(score_ctas=7, depth=2, cluster=4, pdl=False, share_choice=True))
+
+
 def _triton_refuse(shape: DecodeShape, device: torch.device) -> str | None:
     try:
         import triton.knobs
@@ -90,12 +106,85 @@ def _reference_make(shape: DecodeShape, device: torch.device) -> Any:
     return ReferenceRunner(shape, device)
 
 
+def _rows_refuse(refuse: Callable[[DecodeShape, torch.device], str | None]) -> Callable[..., str | None]:
+    return lambda batch, device: refuse(batch.by_row(), device)
+
+
+def _rows_make(make: Callable[[DecodeShape, torch.device], Any]) -> Callable[..., Any]:
+    def made(batch: PrefillBatch, device: torch.device) -> Any:
+        from engine.msa.extend import RowByRow
+
+        return RowByRow(batch, device, make(batch.by_row(), device))
+
+    return made
+
+
+def _prefill_refuse(batch: PrefillBatch, device: torch.device) -> str | None:
+    refusal = _triton_refuse(batch.by_row(), device)
+    if refusal is None and max(batch.max_tokens, batch.rows) >= 1 << 26:
+        return f"{batch.max_tokens} tokens, {batch.rows} rows: 32-bit lists end at {1 << 26}"
+    return refusal
+
+
+def _block_major_make(batch: PrefillBatch, device: torch.device) -> Any:
+    from engine.msa.kernels.triton_block_major import BlockMajorRunner
+
+    return BlockMajorRunner(batch, device)
+
+
+def _union_make(batch: PrefillBatch, device: torch.device) -> Any:
+    from engine.msa.kernels.triton_union import UnionRunner
+
+    return UnionRunner(batch, device)
+
+
+def _select_refuse(batch: PrefillBatch, device: torch.device) -> str | None:
+    shape = DecodeShape(
+        batch.rows, batch.groups, 1, 1, batch.max_tokens, batch.query_dtype, batch.query_dtype, batch.index_dtype,
+        batch.head_dim, config=batch.config,
+    )  # fmt: skip
+    if 128 % batch.groups:
+        return f"{batch.groups} groups do not divide 128 columns"
+    return _triton_refuse(shape, device)
+
+
+def _split_make(batch: PrefillBatch, device: torch.device) -> Any:
+    from engine.msa.kernels.triton_extend import TritonExtendSelect
+
+    return TritonExtendSelect(batch, device)
+
+
+def _fused_make(batch: PrefillBatch, device: torch.device) -> Any:
+    from engine.msa.kernels.triton_prefill_select import FusedSelect
+
+    return FusedSelect(batch, device)
+
+
+def _reference_select_make(batch: PrefillBatch, device: torch.device) -> Any:
+    from engine.msa.extend import ReferenceSelect
+
+    return ReferenceSelect(batch, device)
+
+
 KERNELS = {
     "sm90": Kernel(_sm90_refuse, _sm90_make),
     "triton": Kernel(_triton_refuse, _triton_make),
     "reference": Kernel(lambda shape, device: None, _reference_make),
     "emulated": Kernel(_emulated_refuse, _emulated_make),
+    "sm90_shared": Kernel(_sm90_refuse, _sm90_shared_make),
+    "emulated_shared": Kernel(_emulated_refuse, _emulated_shared_make),
 }
+PREFILL = {
+    **{n: Kernel(_rows_refuse(k.refuse), _rows_make(k.make)) for n, k in KERNELS.items() if not n.endswith("_shared")},
+    "block_major": Kernel(_prefill_refuse, _block_major_make),
+    "union": Kernel(_prefill_refuse, _union_make),
+}
+SELECT = {
+    "split": Kernel(_select_refuse, _split_make),
+    "fused": Kernel(_select_refuse, _fused_make),
+    "reference": Kernel(lambda batch, device: None, _reference_select_make),
+}
+PHASES = {"decode": KERNELS, "prefill": PREFILL, "select": SELECT}
 
 
 @dataclass(frozen=True)
@@ -103,7 +192,7 @@ class Row:
     kernel: str
     architectures: tuple[str, ...]  # empty: any
     phase: str
-    fits: Callable[[DecodeShape], bool]
+    fits: Callable[[Any], bool]
     reason: str
 
 
@@ -111,6 +200,11 @@ TABLE = (
     Row("sm90", ("sm_90",), "decode", lambda shape: True, "Hopper: two launches, no score array, copy-engine reads"),
     Row("triton", (), "decode", lambda shape: True, "portable: four launches"),
     Row("reference", (), "decode", lambda shape: True, "nothing faster runs here"),
+    Row("sm90", ("sm_90",), "prefill", lambda batch: True, "Hopper: row by row through the decode kernel"),
+    Row("triton", (), "prefill", lambda batch: True, "portable: row by row through the decode kernel"),
+    Row("reference", (), "prefill", lambda batch: True, "nothing faster runs here"),
+    Row("split", (), "select", lambda batch: True, "scores split over the keys"),
+    Row("reference", (), "select", lambda batch: True, "nothing faster runs here"),
 )
 
 
@@ -120,12 +214,15 @@ class Choice:
     reason: str
 
 
-def choose(shape: DecodeShape, device: torch.device, kernel: str = "auto", phase: str = "decode") -> Choice:
-    """The kernel for this work. `kernel`: auto, or a name in KERNELS."""
+def choose(
+    shape: DecodeShape | PrefillBatch, device: torch.device, kernel: str = "auto", phase: str = "decode"
+) -> Choice:
+    """The kernel for this work. `kernel`: auto, or a name the phase has."""
+    kernels = PHASES[phase]
     if kernel != "auto":
-        if kernel not in KERNELS:
-            raise MsaArgumentError(f"kernel: {kernel!r} is not one of {', '.join(sorted(KERNELS))}, auto")
-        refusal = KERNELS[kernel].refuse(shape, device)
+        if kernel not in kernels:
+            raise MsaArgumentError(f"kernel: {kernel!r} is not one of {', '.join(sorted(kernels))}, auto")
+        refusal = kernels[kernel].refuse(shape, device)
         if refusal:
             raise MsaArgumentError(f"kernel: {kernel} cannot do this work: {refusal}")
         return Choice(kernel, "forced by name")
@@ -135,20 +232,46 @@ def choose(shape: DecodeShape, device: torch.device, kernel: str = "auto", phase
             continue
         if not row.fits(shape):
             continue
-        refusal = KERNELS[row.kernel].refuse(shape, device)
+        refusal = kernels[row.kernel].refuse(shape, device)
         if refusal is None:
             return Choice(row.kernel, row.reason + (f" ({'; '.join(passed)})" if passed else ""))
         passed.append(f"not {row.kernel}: {refusal}")
-    raise MsaArgumentError(f"phase: no kernel for {phase!r}")  # unreachable for decode: the reference does everything
+    raise MsaArgumentError(f"phase: no kernel for {phase!r}")  # unreachable: the reference does everything
+
+
+_said: set[tuple[Choice, ...]] = set()
+
+
+def _level(*choices: Choice) -> int:
+    """A server plans for each batch of new tokens: only the first of its kind is news."""
+    if choices in _said:
+        return logging.DEBUG
+    _said.add(choices)
+    return logging.INFO
 
 
 def make(shape: DecodeShape, device: torch.device, kernel: str = "auto") -> tuple[Choice, Any]:
     choice = choose(shape, device, kernel)
     runner = KERNELS[choice.kernel].make(shape, device)
-    log.info(
+    log.log(
+        _level(choice),
         "msa decode on %s: requests %d x %d queries, %d groups, up to %d tokens, %s/%s/%s -> %s: %s",
         architecture(device), shape.requests, shape.queries, shape.groups, shape.max_tokens,
         *(str(d).removeprefix("torch.") for d in (shape.query_dtype, shape.kv_dtype, shape.index_dtype)),
         choice.kernel, choice.reason,
     )  # fmt: skip
     return choice, runner
+
+
+def make_prefill(
+    batch: PrefillBatch, device: torch.device, kernel: str, select: str
+) -> tuple[Choice, Any, Choice, Any]:
+    """Attention and choice of one batch of new tokens, each with its reason."""
+    attend, chosen = choose(batch, device, kernel, "prefill"), choose(batch, device, select, "select")
+    log.log(
+        _level(attend, chosen),
+        "msa prefill on %s: %d rows of %d requests, %d groups, up to %d tokens -> attention %s: %s; choice %s: %s",
+        architecture(device), batch.rows, len(batch.lengths), batch.groups, batch.max_tokens,
+        attend.kernel, attend.reason, chosen.kernel, chosen.reason,
+    )  # fmt: skip
+    return attend, PREFILL[attend.kernel].make(batch, device), chosen, SELECT[chosen.kernel].make(batch, device)

@@ -84,6 +84,56 @@ class DecodeShape:
         return self.requests * self.queries
 
 
+@dataclass(frozen=True)
+class PrefillBatch:
+    """New tokens of several requests, packed, each behind its own prefix: what a prefill plan depends on.
+
+    new_tokens, lengths: per request, tokens of this batch and tokens of the sequence after them."""
+
+    new_tokens: tuple[int, ...]
+    lengths: tuple[int, ...]
+    groups: int  # KV heads = index heads on this device
+    heads: int  # query heads per group
+    query_dtype: torch.dtype = torch.bfloat16
+    kv_dtype: torch.dtype = torch.bfloat16
+    index_dtype: torch.dtype = torch.bfloat16
+    head_dim: int = 128
+    config: MsaConfig = field(default_factory=MsaConfig)
+
+    def __post_init__(self) -> None:
+        new, lengths = self.new_tokens, self.lengths
+        need(len(new) == len(lengths) > 0, "new_tokens", f"{len(new)} for {len(lengths)} lengths")
+        for r, (count, length) in enumerate(zip(new, lengths, strict=True)):
+            need(1 <= count <= length, f"new_tokens[{r}]", f"is {count}, it must be from 1 to the length, {length}")
+        for name in ("groups", "heads", "head_dim"):
+            need(getattr(self, name) >= 1, name, f"is {getattr(self, name)}, it must be at least 1")
+
+    @property
+    def rows(self) -> int:
+        return sum(self.new_tokens)
+
+    @property
+    def max_tokens(self) -> int:
+        return max(self.lengths)
+
+    def row_request(self, device: torch.device) -> Tensor:
+        """int32 [rows]: whose token each row is."""
+        index = torch.arange(len(self.lengths), dtype=torch.int32)
+        return torch.repeat_interleave(index, torch.tensor(self.new_tokens)).to(device)
+
+    def row_tokens(self, device: torch.device) -> Tensor:
+        """int32 [rows]: tokens each row sees, its position + 1."""
+        parts = [torch.arange(n - c + 1, n + 1) for c, n in zip(self.new_tokens, self.lengths, strict=True)]
+        return torch.cat(parts).to(torch.int32).to(device)
+
+    def by_row(self) -> DecodeShape:
+        """The same attention as single rows, for the decode kernels. They choose nothing here."""
+        return DecodeShape(
+            self.rows, self.groups, self.heads, 1, self.max_tokens, self.query_dtype, self.kv_dtype, self.query_dtype,
+            self.head_dim, lengths_per_row=True, config=self.config,
+        )  # fmt: skip
+
+
 def pages_of_slots(slots: Tensor, block_size: int = 128) -> Tensor:
     """[slots, groups, D] (or [slots, 1, D] index keys) -> [slots / 128, 128, groups, D], no copy."""
     need(slots.dim() == 3, "slots", f"has {slots.dim()} dimensions, it must be [slots, groups, D]")

@@ -18,7 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from engine.msa.kernels.triton_decode import EMPTY, MAX_ID, _math, _table_row
-from engine.msa.layouts import PageTable
+from engine.msa.layouts import PageTable, PrefillBatch
 
 COLUMNS = 128
 
@@ -96,11 +96,12 @@ def _choose_kernel(
 class TritonExtendSelect:
     """The choice for one planned batch of new tokens: see engine/msa/extend.py."""
 
-    def __init__(self, counts: list[int], lengths: list[int], groups: int, config, device: torch.device) -> None:
-        self.groups, self.config = groups, config
+    def __init__(self, batch: PrefillBatch, device: torch.device) -> None:
+        groups, config = self.groups, self.config = batch.groups, batch.config
+        self.row_tokens = batch.row_tokens(device)
         size, per_tile = config.block_size, COLUMNS // groups
         tiles, first = [], 0
-        for request, (count, length) in enumerate(zip(counts, lengths, strict=True)):
+        for request, (count, length) in enumerate(zip(batch.new_tokens, batch.lengths, strict=True)):
             begin = length - count  # position of the first new token
             for at in range(0, count, per_tile):
                 rows = min(per_tile, count - at)
@@ -115,8 +116,8 @@ class TritonExtendSelect:
         self.chunks = max(1, min(self.max_blocks, -(-programs // max(1, self.tile_count))))
         self.scores = torch.empty(first * groups, self.max_blocks, device=device) if tiles else None
 
-    def run(self, index_q: Tensor, index_k: Tensor, table: PageTable, row_tokens: Tensor, blocks: Tensor) -> None:
-        config, groups = self.config, self.groups
+    def run(self, index_q: Tensor, index_k: Tensor, table: PageTable, blocks: Tensor) -> None:
+        config, groups, row_tokens = self.config, self.groups, self.row_tokens
         has_rows = table.rows is not None
         stride = 0
         if self.scores is not None:

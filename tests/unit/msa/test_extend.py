@@ -5,7 +5,7 @@ import torch
 
 from engine.msa import reference
 from engine.msa.config import MsaConfig
-from engine.msa.extend import plan_extend
+from engine.msa.extend import plan_prefill
 from engine.msa.layouts import MsaArgumentError, PageTable
 
 
@@ -24,7 +24,7 @@ def compare_with_reference(new, lengths, kernel, dtype=torch.float16, groups=2, 
         if n % 128:  # what lies behind the last token must not matter
             for pool in (k, v, index_k):
                 pool[table[r, n // 128], n % 128 :] = float("nan")
-    plan = plan_extend(
+    plan = plan_prefill(
         new,
         lengths,
         groups=groups,
@@ -60,4 +60,4 @@ def test_packed_requests_equal_the_reference():
 )
 def test_bad_batches_are_named(new, lengths, text):
     with pytest.raises(MsaArgumentError, match=text):
-        plan_extend(new, lengths, groups=2, heads=2, device="cpu")
+        plan_prefill(new, lengths, groups=2, heads=2, device="cpu")
