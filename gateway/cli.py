@@ -15,9 +15,7 @@ app.add_typer(bench, name="bench")
 app.add_typer(loadtest_app, name="loadtest")
 
 ModelOption = Annotated[Path | None, typer.Option("--model", help="Checkpoint folder; the shipped demo when absent.")]
-ConfigOption = Annotated[
-    Path | None, typer.Option("--config", help="YAML file; see docs/api.md and gateway/config.py.")
-]
+ConfigOption = Annotated[Path | None, typer.Option("--config", help="YAML file; docs/configuration.md tells its keys.")]
 
 
 def _show_version(asked: bool) -> None:
@@ -133,6 +131,14 @@ def usage(
     form = "json" if as_json else "csv" if as_csv else "table"
     names = [name.strip() for name in by.split(",") if name.strip()]
     raise typer.Exit(command.run(config, ledger, since, until, names, tenant, model, form))
+
+
+@app.command("config-reference")
+def config_reference() -> None:
+    """Print every setting with its type, default, environment name and meaning, as Markdown: docs/configuration.md."""
+    from gateway.commands.config_reference import reference
+
+    typer.echo(reference(), nl=False)
 
 
 @app.command("hash-key")
