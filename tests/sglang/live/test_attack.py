@@ -42,6 +42,30 @@ def pictured(seed: int, **fields: Any) -> wire.GenerateRequest:
     return request(input_ids=ids, items=(item,), sampling=SMALL, **fields)
 
 
+async def retracted(engine: EngineClient) -> float:
+    """Requests that lost their place in the pool, by SGLang's own counter."""
+    _, text = await engine.get("/metrics")
+    lines = [line for line in text.splitlines() if line.startswith("sglang:num_retracted_requests_total")]
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
+
+
+async def test_more_than_the_pool_holds_is_done_in_turns(engine: EngineClient) -> None:
+    """Requests whose answers outgrow the pool: some are retracted and computed again, and none changes for it.
+    The first test here: after a retraction SGLang hands its pool out with care for a while."""
+    sampling = {"max_new_tokens": 200, "temperature": 0.0, "ignore_eos": True}
+    asked = [request(input_ids=text_ids(64, 200 + i), sampling=sampling) for i in range(14)]
+    together = await asyncio.gather(*(engine.generate(one) for one in asked))
+    assert all(len(one.choice()) == 200 for one in together), [one.status for one in together]
+    assert await retracted(engine) > 0
+    alone = await engine.generate(dataclasses.replace(asked[13], rid="alone", cache_salt="alone", logprobs=2))
+    rows, said = alone.rows(), together[13].choice()
+    for step, (row, token) in enumerate(zip(rows, said, strict=True)):
+        if row[1] != token:
+            (best, _), (second, _) = row[2][:2]
+            assert best - second < 2e-4, f"step {step} changed"
+            break
+
+
 @pytest.mark.parametrize("seed", range(4))
 async def test_frames_cut_and_changed_anywhere(engine: EngineClient, seed: int) -> None:
     """Every answer is a stream that ends, or a refusal with the contract's body; never a 500."""
@@ -190,30 +214,6 @@ async def test_prompts_around_and_over_the_pool(engine: EngineClient, length: in
         assert isinstance(answer.replies[-1], wire.Done)
     if length > POOL:
         assert answer.status == 400 or isinstance(answer.replies[-1], wire.Failure)
-
-
-async def retracted(engine: EngineClient) -> float:
-    """Requests that lost their place in the pool, by SGLang's own counter."""
-    _, text = await engine.get("/metrics")
-    lines = [line for line in text.splitlines() if line.startswith("sglang:num_retracted_requests_total")]
-    return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
-
-
-async def test_more_than_the_pool_holds_is_done_in_turns(engine: EngineClient) -> None:
-    """Requests whose answers outgrow the pool: some are retracted and computed again, and none changes for it."""
-    sampling = {"max_new_tokens": 200, "temperature": 0.0, "ignore_eos": True}
-    asked = [request(input_ids=text_ids(64, 200 + i), sampling=sampling) for i in range(14)]
-    before = await retracted(engine)
-    together = await asyncio.gather(*(engine.generate(one) for one in asked))
-    assert all(len(one.choice()) == 200 for one in together), [one.status for one in together]
-    assert await retracted(engine) > before
-    alone = await engine.generate(dataclasses.replace(asked[13], rid="alone", cache_salt="alone", logprobs=2))
-    rows, said = alone.rows(), together[13].choice()
-    for step, (row, token) in enumerate(zip(rows, said, strict=True)):
-        if row[1] != token:
-            (best, _), (second, _) = row[2][:2]
-            assert best - second < 2e-4, f"step {step} changed"
-            break
 
 
 async def test_a_request_larger_than_all_is_told_the_numbers(engine: EngineClient) -> None:
