@@ -15,6 +15,7 @@ import pytest
 from engine import wire
 from tests.contract.client import Answer, EngineClient, image_item, request, text_ids, without_rows
 
+pytestmark = pytest.mark.timeout(900)  # seconds on an idle machine, minutes on a busy one
 POOL = 3072
 IMAGE = 500
 SMALL = {"max_new_tokens": 4, "temperature": 0.0, "ignore_eos": True}
