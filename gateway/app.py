@@ -34,7 +34,7 @@ from gateway.metrics import Metrics
 from gateway.observability.loop_lag import watch_loop
 from gateway.observability.observer import Observer
 from gateway.processes.client import HubClient
-from gateway.processes.routing import share_decisions
+from gateway.processes.routing import share_load, share_routing
 from gateway.reload import Reloader
 from gateway.services import services_of, start
 
@@ -54,24 +54,27 @@ def create_app(
     metrics = Metrics()
     metrics.build.info({"version": version()})
     process = (0, 1) if hub is None else (hub.number, settings.workers)
-    observer = Observer(settings.observability, metrics)
     admission = Admission(settings.admission, metrics, rates=hub, places=hub, process=process)
+    observer = Observer(settings.observability, metrics)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with AsyncExitStack() as running:
+            await running.enter_async_context(observer.running())
             if hub is not None:
                 await hub.connect()
                 running.callback(hub.close)
-            await running.enter_async_context(observer.running())
             await running.enter_async_context(admission)
             services = await start(settings, metrics, admission)
             running.push_async_callback(services.close)
             app.state.services = services
             if hub is not None:
-                share_decisions(hub, services.routers)
+                services.hub = hub
+                share_routing(hub, services.routers)
+                await running.enter_async_context(share_load(hub, services.routers))
             if settings.operations.port is not None:
-                operations = operations_app(settings, metrics, observer, [health_router, metrics_router], app.state)
+                routers = [health_router, metrics_router, admin_router]
+                operations = operations_app(settings, metrics, observer, routers, app.state)
                 app.state.operations_sockets = await running.enter_async_context(
                     operations_server(settings, operations, operations_sockets)
                 )
@@ -92,7 +95,8 @@ def create_app(
         own.append(metrics_router)
     for router in own:
         app.include_router(router)
-    app.include_router(admin_router)
+    if settings.operations.port is None:
+        app.include_router(admin_router)
     app.include_router(docs_router)
     app.include_router(create_files_router(lambda r: services_of(r).media.files, lambda r: context_of(r).tenant))
 

@@ -15,9 +15,7 @@ app.add_typer(bench, name="bench")
 app.add_typer(loadtest_app, name="loadtest")
 
 ModelOption = Annotated[Path | None, typer.Option("--model", help="Checkpoint folder; the shipped demo when absent.")]
-ConfigOption = Annotated[
-    Path | None, typer.Option("--config", help="YAML file; see docs/api.md and gateway/config.py.")
-]
+ConfigOption = Annotated[Path | None, typer.Option("--config", help="YAML file; docs/configuration.md tells its keys.")]
 
 
 def _show_version(asked: bool) -> None:
@@ -135,6 +133,14 @@ def usage(
     raise typer.Exit(command.run(config, ledger, since, until, names, tenant, model, form))
 
 
+@app.command("config-reference")
+def config_reference() -> None:
+    """Print every setting with its type, default, environment name and meaning, as Markdown: docs/configuration.md."""
+    from gateway.commands.config_reference import reference
+
+    typer.echo(reference(), nl=False)
+
+
 @app.command("hash-key")
 def hash_key() -> None:
     """Read an API key from standard input, print the form for `api_key_hashes`."""
@@ -172,8 +178,15 @@ def bench_preprocess(
     as_json: Annotated[bool, typer.Option("--json")] = False,
     rounds: Annotated[int, typer.Option(min=1, help="Interleaved rounds; medians are printed.")] = 7,
     video: Annotated[bool, typer.Option("--video/--no-video")] = True,
+    instructions: Annotated[
+        bool, typer.Option("--instructions", help="Count instructions under callgrind instead of timing (minutes).")
+    ] = False,
 ) -> None:
     """Media to patch rows beside the reference processor, OpenCV and the bare decoders, in one run."""
+    if instructions:
+        from gateway.bench import preprocess_instructions as counting
+
+        raise typer.Exit(counting.run(as_json))
     from gateway.bench import preprocess as command
 
     raise typer.Exit(command.run(as_json, rounds, video))
@@ -200,6 +213,38 @@ def bench_engine(context: typer.Context) -> None:
 
     words = [sys.executable, "-m", "engine.bench.serving", *context.args]
     raise typer.Exit(subprocess.run(words, check=False).returncode)
+
+
+@bench.command(
+    "step", context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False
+)
+def bench_step(context: typer.Context) -> None:
+    """Attention's share of a layer's step, and the whole model by Amdahl (needs a GPU; --check needs none)."""
+    import subprocess
+    import sys
+
+    raise typer.Exit(subprocess.run([sys.executable, "-m", "engine.bench.step", *context.args], check=False).returncode)
+
+
+@bench.command("million")
+def bench_million(
+    tokens: Annotated[int, typer.Option(min=4096, help="Token ids in the prompt.")] = 1 << 20,
+    half: Annotated[str, typer.Option(help="mock, local or both.")] = "mock",
+    chunk_tokens: Annotated[
+        int, typer.Option(min=128, help="Most prompt tokens in a step of the local engine.")
+    ] = 8192,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="Folder of `python -m engine.bench.needle make`; made when absent.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json")] = False,
+) -> None:
+    """A million token ids through the gateway: its share of the first token, its memory, and a needle that is found."""
+    from gateway.bench import million as command
+
+    if half not in ("mock", "local", "both"):
+        typer.echo(f"error: --half is {half!r}; it must be mock, local or both", err=True)
+        raise typer.Exit(2)
+    raise typer.Exit(command.run(tokens, half, chunk_tokens, checkpoint, as_json))
 
 
 @bench.command("routing")

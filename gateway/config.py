@@ -13,7 +13,8 @@ from typing import Annotated, Any, Final, TypeVar, cast
 from urllib.parse import urlsplit
 
 import yaml
-from pydantic import Field, SecretStr, ValidationError, model_validator
+from pydantic import BaseModel, Field, SecretStr, ValidationError, model_validator
+from pydantic_core import to_jsonable_python
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
@@ -50,9 +51,14 @@ class Settings(BaseSettings):
         nested_model_default_partial_update=True,
     )
 
-    host: str = "127.0.0.1"
-    port: int = Field(default=8000, ge=0, le=65535)
+    host: str = Field(default="127.0.0.1", description="Address to listen on; 0.0.0.0: every one.")
+    port: int = Field(default=8000, ge=0, le=65535, description="0: any free one.")
     workers: int = Field(default=1, ge=1, le=256, description="Gateway processes on the port, with common limits.")
+    worker_timeout_s: float = Field(
+        default=60.0,
+        ge=1,
+        description="One of several gateway processes that hangs for so long is killed and replaced.",
+    )
     tls: TlsSettings = Field(default_factory=TlsSettings)
     operations: OperationsSettings = Field(default_factory=OperationsSettings)
     model_path: Path | None = Field(
@@ -90,19 +96,27 @@ class Settings(BaseSettings):
     cors_origins: list[Annotated[str, Field(pattern=r"^(\*|[a-z][a-z0-9+.-]*://[^/\s]+)$")]] = Field(
         default_factory=list, description="Web pages that may call from a browser: `https://app.example`; `*`: all."
     )
-    shutdown_grace_s: float = Field(default=30.0, ge=0)
+    shutdown_grace_s: float = Field(
+        default=30.0, ge=0, description="After SIGTERM running answers have this long; 0: until they end."
+    )
     server_keep_alive_s: int = Field(default=90, ge=1, description="Idle client connections are kept this long.")
     server_header_timeout_s: float = Field(
         default=30.0, gt=0, description="A client has this long to send the headers of a request."
     )
 
-    api: ApiSettings = Field(default_factory=ApiSettings)
-    admission: AdmissionSettings = Field(default_factory=AdmissionSettings)
-    media: MediaSettings = Field(default_factory=MediaSettings)
+    api: ApiSettings = Field(
+        default_factory=ApiSettings, description="What clients may send, and choices where clients disagree."
+    )
+    admission: AdmissionSettings = Field(default_factory=AdmissionSettings, description="Who may, and how much.")
+    media: MediaSettings = Field(default_factory=MediaSettings, description="Pictures and videos.")
     prompt: PromptSettings = Field(default_factory=PromptSettings)
-    routing: RoutingSettings = Field(default_factory=RoutingSettings)
-    upstream: UpstreamSettings = Field(default_factory=UpstreamSettings)
-    observability: ObservabilitySettings = Field(default_factory=ObservabilitySettings)
+    routing: RoutingSettings = Field(
+        default_factory=RoutingSettings, description="Which engine gets a request, and when one is lost."
+    )
+    upstream: UpstreamSettings = Field(default_factory=UpstreamSettings, description="Connections to engines.")
+    observability: ObservabilitySettings = Field(
+        default_factory=ObservabilitySettings, description="Logs, traces and the usage ledger."
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Settings:
@@ -179,6 +193,19 @@ def _place(url: str) -> str:
     """What names an engine that has no name: unlike its place in the list it stays when others come and go."""
     parts = urlsplit(url)
     return parts.netloc.rpartition("@")[2] + parts.path.rstrip("/")
+
+
+def revealed(value: Any) -> Any:
+    """Settings as plain JSON values, secrets in the clear: only for a file that nobody else can read."""
+    if isinstance(value, BaseModel):
+        return {name: revealed(getattr(value, name)) for name in type(value).model_fields}
+    if isinstance(value, SecretStr):
+        return value.get_secret_value()
+    if isinstance(value, dict):
+        return {name: revealed(one) for name, one in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [revealed(one) for one in value]
+    return to_jsonable_python(value)
 
 
 def load(config_file: str | Path | None = None, **overrides: Any) -> Settings:

@@ -67,11 +67,14 @@ class Metrics:
         self.unknown_fields = counter("unknown_fields_total", "Ignored unknown request fields", "route")
         self.client_disconnects = counter("client_disconnects_total", "Clients gone before the end", "phase")
         self.loop_lag = histogram("event_loop_lag_seconds", "How late a 50 ms timer fires", _FAST)
+
         self.loop_tasks = gauge("event_loop_tasks", "Tasks of the event loop, counted every second")
 
         self.reloads = counter("config_reloads_total", "Reloads of the configuration: applied, refused", "result")
         self.reload_good = gauge(
-            "config_last_reload_successful", "1 unless the last reload was refused", over_processes="livemin"
+            "config_last_reload_successful",
+            "1 unless the last reload was refused",
+            over_processes="livemin",
         )
         self.reload_time = gauge(
             "config_last_reload_success_timestamp_seconds",
@@ -132,8 +135,17 @@ class Metrics:
         self.worker_breaker = gauge(
             "worker_breaker_open", "1 while the circuit breaker is open", "worker", over_processes="livemax"
         )
+        self.worker_ejections = counter(
+            "worker_ejections_total", "Engines left alone for being far from their peers", "worker", "reason"
+        )
         self.discovery_failures = counter("discovery_failures_total", "Failed looks for engines", "source")
         self.routing_decisions = counter("routing_decisions_total", "Why a worker was picked", "policy", "reason")
+        self.kv_events = counter(
+            "kv_events_total", "Batches of KV events: applied, replayed, gap, restart, bad", "worker", "outcome"
+        )
+        self.prefix_index_exact = gauge(
+            "prefix_index_exact", "1 while the engine's own events tell its cache", "worker"
+        )
         self.upstream_requests = counter("upstream_requests_total", "Engine requests by status", "worker", "status")
         self.upstream_retries = counter("upstream_retries_total", "Engine requests sent again", "worker", "reason")
         self.upstream_aborts = counter("upstream_aborts_total", "Engine requests aborted", "worker", "reason")
@@ -159,6 +171,13 @@ class Metrics:
             elif isinstance(metric, Gauge):  # the files of several processes forget nothing: let it show nothing
                 metric.labels(name).set(0)
         _child.cache_clear()  # a remembered child of a dropped series would count for nobody
+
+    def in_flight_everywhere(self) -> dict[str, int]:
+        """Requests that run on each engine, from all processes of this command. Reads the files, as `render` does."""
+        together = CollectorRegistry()
+        MultiProcessCollector(together)  # type: ignore[no-untyped-call]
+        found = together.restricted_registry(["catalejo_in_flight_requests"]).collect()
+        return {s.labels["worker"]: int(s.value) for metric in found for s in metric.samples}
 
     def render(self) -> bytes:
         if not self.over_processes:

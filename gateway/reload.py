@@ -87,10 +87,7 @@ class Reloader:
         applied = [".".join(path) for path in changed if reloadable(path)]
         waiting = [".".join(path) for path in changed if not reloadable(path)]
         now = merged(old, new)
-        mistakes = list(now.mistakes())
-        if old.admission.has_keys and not now.admission.has_keys:
-            mistakes.append("admission: no API key is left; opening the gateway to everybody needs a restart")
-        if mistakes:
+        if mistakes := mistakes_of(old, now):
             more = [f"{path} has changed too and needs a restart" for path in waiting]
             raise ConfigError("\n".join([*mistakes, *more]))
         self._set_engines(old, now)
@@ -135,6 +132,14 @@ def merged(old: Settings, new: Settings) -> Settings:
             "observability": old.observability.model_copy(update=observability),
         }
     )
+
+
+def mistakes_of(old: Settings, now: Settings) -> list[str]:
+    """What forbids to change from `old` to `now` while running."""
+    mistakes = list(now.mistakes())
+    if old.admission.has_keys and not now.admission.has_keys:
+        mistakes.append("admission: no API key is left; opening the gateway to everybody needs a restart")
+    return mistakes
 
 
 def reloadable(path: Path) -> bool:

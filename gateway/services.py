@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gateway.api.models.settings import ModelSettings
     from gateway.api.tokenize.serving import TokenizeService
     from gateway.media.service import MediaService
+    from gateway.processes.client import HubClient
 
 
 @dataclass(slots=True)
@@ -37,6 +38,8 @@ class Services:
     completions: CompletionService
     tokenize: TokenizeService
     huge_texts: Executor
+    hub: HubClient | None = None
+    """Of the supervisor, when this is one of several processes."""
 
     @property
     def routers(self) -> Sequence[Router]:
@@ -119,8 +122,8 @@ async def _served(
         api=settings.api,
         abort_wait_s=settings.upstream.abort_wait_s,
         record_blocks=settings.observability.record_blocks,
-        huge_texts=huge,
         log_prompt_characters=settings.observability.log_prompt_characters,
+        huge_texts=huge,
     )
     return ServedModel(
         name=model.served_name,

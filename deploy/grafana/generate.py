@@ -64,6 +64,7 @@ TRAFFIC: dict[str, list[Panel]] = {
         ("Generations by outcome", "reqps", rate("catalejo_generations_total", "outcome")),
         ("How answers end", "reqps", rate("catalejo_finishes_total", "gen_ai_response_finish_reason")),
         ("Clients that left", "reqps", rate("catalejo_client_disconnects_total", "phase")),
+        ("Another model answered", "reqps", rate("catalejo_model_fallbacks_total", "gen_ai_request_model", "gen_ai_response_model")),
         ("HTTP time by route, p95", "s", quantiles("catalejo_http_request_duration_seconds", "route", label=API)[1:2]),
     ],
     "Admission": [
@@ -84,6 +85,9 @@ TRAFFIC: dict[str, list[Panel]] = {
         ("Ledger writes that failed", "ops", rate("catalejo_ledger_failures_total", "pod")),
         ("Spans sent", "ops", rate("catalejo_trace_spans_total", "outcome")),
         ("Ignored unknown fields", "reqps", rate("catalejo_unknown_fields_total", "route")),
+        ("Configuration reloads", "short", rate("catalejo_config_reloads_total", "result")),
+        ("Last reload was applied", "short", gauge("catalejo_config_last_reload_successful", "pod", how="min")),
+        ("Configuration read at", "dateTimeAsIso", [(f"1000 * min by (pod) (catalejo_config_last_reload_success_timestamp_seconds{{{SEL}}})", "{{pod}}")]),
         ("Versions", "short", [(f"count by (version) (catalejo_build_info{{{SEL}}})", "{{version}}")]),
     ],
 }  # fmt: skip
@@ -92,6 +96,8 @@ ENGINES: dict[str, list[Panel]] = {
     "Engines as gateways see them": [
         ("Up", "short", gauge("catalejo_worker_up", "worker", how="min")),
         ("Breaker open", "short", gauge("catalejo_worker_breaker_open", "worker", how="max")),
+        ("Left alone as outliers", "short", rate("catalejo_worker_ejections_total", "worker", "reason")),
+        ("Drained by an operator", "short", gauge("catalejo_worker_draining", "worker", how="max")),
         ("Running", "short", gauge("catalejo_in_flight_requests", "worker")),
         ("Why a worker was picked", "reqps", rate("catalejo_routing_decisions_total", "policy", "reason")),
         ("Requests by status", "reqps", rate("catalejo_upstream_requests_total", "worker", "status")),
@@ -99,6 +105,9 @@ ENGINES: dict[str, list[Panel]] = {
         ("Aborted", "reqps", rate("catalejo_upstream_aborts_total", "worker", "reason")),
         ("Failures after the 200", "reqps", rate("catalejo_upstream_failures_total", "worker", "error_type")),
         ("Bytes sent", "Bps", rate("catalejo_upstream_bytes_total", "worker")),
+        ("Prefix index by the engine's own events", "short", gauge("catalejo_prefix_index_exact", "worker", how="min")),
+        ("KV events", "short", rate("catalejo_kv_events_total", "worker", "outcome")),
+        ("Failed looks for engines", "short", rate("catalejo_discovery_failures_total", "source")),
     ],
     "The embedded engine": [
         ("Choices that compute", "short", gauge("catalejo_engine_choices_running", "pod")),

@@ -30,7 +30,7 @@ from engine.bench.prefill_check import FULL_CASES, TINY_CASES, check_all
 from engine.bench.timing import time_graph
 from engine.msa import dispatch
 from engine.msa.config import MsaConfig
-from engine.msa.kernels.sm90 import Sm90Runner, Tuning, choose
+from engine.msa.kernels.sm90 import Sm90Runner, Tuning, choose, sharing
 from engine.msa.layouts import DecodeShape
 from engine.msa.oracle_decode import attend_blocks, choice_fault, paged_block_scores, row_lengths
 from engine.msa.tolerances import TOLERANCE
@@ -223,6 +223,10 @@ def measure(case: tuple[int, int, int], device: torch.device, args: argparse.Nam
     for early in (0, 2):
         other = Ours(inputs, dataclasses.replace(ours.runner.tuning, early=early))
         row[f"step_early{early}"] = time_graph(other.step, inputs.sets, repeats=repeats).us
+    if ours.runner.tuning.cluster > 1:
+        other = Ours(inputs, sharing(ours.runner.tuning))
+        row["fault"] = row["fault"] or other.fault()
+        row["step_shared"] = time_graph(other.step, inputs.sets, repeats=repeats).us
     if args.sweep:
         row["sweep"] = sweep(inputs, repeats)
     if args.triton:
@@ -287,6 +291,7 @@ def print_row(row: dict[str, Any]) -> None:
         "step",
         "step_early0",
         "step_early2",
+        "step_shared",
         "triton_step",
         "sglang_select",
         "sglang_attend",
@@ -370,7 +375,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="correctness only; without a GPU, the emulated kernels")
     parser.add_argument("--sweep", action="store_true", help="try launch numbers")
     parser.add_argument(
-        "--cases", help="decode: 1x131072,8x32768fp8; prefill, requests x new @ length: 1x8192@131072; default: all"
+        "--cases",
+        help="decode: 1x131072,8x32768fp8; prefill, requests x new @ length: 1x8192@131072; with --check: names; default: all",
     )
     parser.add_argument("--no-check", action="store_true", help="skip the ugly cases")
     parser.add_argument("--layout", choices=("nhd", "hnd"), default="nhd", help="keys and values by token or by head")
@@ -391,9 +397,12 @@ def main(arguments: list[str] | None = None) -> int:
             print("no GPU here: use --check", file=sys.stderr)
             return 2
         device = torch.device("cuda" if cuda else "cpu")
+        names = args.cases.split(",") if args.cases else None
         if args.phase == "prefill":
-            return min(1, check_all(device, FULL_CASES if cuda else TINY_CASES, int(time.time()) & 0xFFFF))
-        return min(1, check(device, LARGE if cuda else (*SMALL, *HALF), args.kernels))
+            cases = [c for c in (FULL_CASES if cuda else TINY_CASES) if names is None or c.name in names]
+            return min(1, check_all(device, cases, int(time.time()) & 0xFFFF))
+        ugly = [c for c in (LARGE if cuda else (*SMALL, *HALF)) if names is None or c.name in names]
+        return min(1, check(device, ugly, args.kernels))
     device = torch.device("cuda")
     props = torch.cuda.get_device_properties(device)
     print(f"{props.name}, {props.multi_processor_count} SMs, torch {torch.__version__}", flush=True)

@@ -32,8 +32,9 @@ TILE = 256
 MIN_ROWS = 8
 GATHER_FLOATS = 1 << 24
 """Most numbers gathered at once, per tensor: 64 MB in float32."""
-SCORE_FLOATS = 1 << 20
-"""Index scores held at once while they are reduced to block maxima: small enough to stay in a CPU's cache."""
+SCORE_FLOATS = {"cpu": 1 << 20}
+"""Index scores held at once while they are reduced to block maxima: small enough to stay in a CPU's cache. Elsewhere
+GATHER_FLOATS: what costs there is the number of launches."""
 NEG_INF = float("-inf")
 
 
@@ -175,7 +176,8 @@ def _segment_scores(index_q: Tensor, layer: LayerPages, segment: Segment, positi
     n_blocks = -(-segment.end // block)
     rows = index_q.float().flatten(0, 1)
     rows = F.pad(rows, (0, 0, 0, max(0, MIN_ROWS - len(rows))))
-    step = max(1, SCORE_FLOATS // (max(len(rows), dim) * block))
+    most = SCORE_FLOATS.get(rows.device.type, GATHER_FLOATS)
+    step = max(1, most // (max(len(rows), dim) * block))
     parts = []
     for b in range(0, n_blocks, step):
         keys = layer.index_k[segment.table[b : min(b + step, n_blocks)]].flatten(0, 1).float()

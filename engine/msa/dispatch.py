@@ -2,9 +2,9 @@
 Phases: `decode` (whole steps), `prefill` (attention of packed new tokens) and `select` (their choice of blocks).
 
 `auto` never fails for work the reference can do. A kernel forced by name is used or refused with the reason, never
-replaced. What was chosen is one log line per plan. A new kernel is one file, one entry in KERNELS, PREFILL or SELECT and
-one row in TABLE: tests and `catalejo bench msa --check` enumerate them. A kernel without a row runs only by name: so do
-those that no GPU has timed yet."""
+replaced. What was chosen and why is logged once, at INFO; later plans that end the same way, at DEBUG. A new kernel is
+one file, one entry in KERNELS, PREFILL or SELECT and one row in TABLE: tests and `catalejo bench msa --check` enumerate
+them. A kernel without a row runs only by name: so do those that no GPU has timed yet."""
 
 from __future__ import annotations
 
@@ -63,6 +63,19 @@ def _emulated_make(shape: DecodeShape, device: torch.device) -> Any:
     from engine.msa.kernels.sm90 import Sm90Runner, Tuning
 
     return Sm90Runner(shape, device, Tuning(score_ctas=3, depth=2, cluster=2, pdl=False))
+
+
+def _sm90_shared_make(shape: DecodeShape, device: torch.device) -> Any:
+    from engine.msa.kernels.sm90 import Sm90Runner, choose, sharing
+
+    multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
+    return Sm90Runner(shape, device, sharing(choose(shape, multiprocessors)))
+
+
+def _emulated_shared_make(shape: DecodeShape, device: torch.device) -> Any:
+    from engine.msa.kernels.sm90 import Sm90Runner, Tuning
+
+    return Sm90Runner(shape, device, Tuning(score_ctas=7, depth=2, cluster=4, pdl=False, share_choice=True))
 
 
 def _triton_refuse(shape: DecodeShape, device: torch.device) -> str | None:
@@ -158,9 +171,11 @@ KERNELS = {
     "triton": Kernel(_triton_refuse, _triton_make),
     "reference": Kernel(lambda shape, device: None, _reference_make),
     "emulated": Kernel(_emulated_refuse, _emulated_make),
+    "sm90_shared": Kernel(_sm90_refuse, _sm90_shared_make),
+    "emulated_shared": Kernel(_emulated_refuse, _emulated_shared_make),
 }
 PREFILL = {
-    **{name: Kernel(_rows_refuse(k.refuse), _rows_make(k.make)) for name, k in KERNELS.items()},
+    **{n: Kernel(_rows_refuse(k.refuse), _rows_make(k.make)) for n, k in KERNELS.items() if not n.endswith("_shared")},
     "block_major": Kernel(_prefill_refuse, _block_major_make),
     "union": Kernel(_prefill_refuse, _union_make),
 }
@@ -224,10 +239,22 @@ def choose(
     raise MsaArgumentError(f"phase: no kernel for {phase!r}")  # unreachable: the reference does everything
 
 
+_said: set[tuple[Choice, ...]] = set()
+
+
+def _level(*choices: Choice) -> int:
+    """A server plans for each batch of new tokens: only the first of its kind is news."""
+    if choices in _said:
+        return logging.DEBUG
+    _said.add(choices)
+    return logging.INFO
+
+
 def make(shape: DecodeShape, device: torch.device, kernel: str = "auto") -> tuple[Choice, Any]:
     choice = choose(shape, device, kernel)
     runner = KERNELS[choice.kernel].make(shape, device)
-    log.info(
+    log.log(
+        _level(choice),
         "msa decode on %s: requests %d x %d queries, %d groups, up to %d tokens, %s/%s/%s -> %s: %s",
         architecture(device), shape.requests, shape.queries, shape.groups, shape.max_tokens,
         *(str(d).removeprefix("torch.") for d in (shape.query_dtype, shape.kv_dtype, shape.index_dtype)),
@@ -241,7 +268,8 @@ def make_prefill(
 ) -> tuple[Choice, Any, Choice, Any]:
     """Attention and choice of one batch of new tokens, each with its reason."""
     attend, chosen = choose(batch, device, kernel, "prefill"), choose(batch, device, select, "select")
-    log.info(
+    log.log(
+        _level(attend, chosen),
         "msa prefill on %s: %d rows of %d requests, %d groups, up to %d tokens -> attention %s: %s; choice %s: %s",
         architecture(device), batch.rows, len(batch.lengths), batch.groups, batch.max_tokens,
         attend.kernel, attend.reason, chosen.kernel, chosen.reason,

@@ -1,7 +1,7 @@
 """Limits that all replicas share, in Redis 5 or newer: one hash per bucket, one sorted set per tenant with places.
 
-Every question is one atomic script on one key and uses Redis's own clock, so gateways' clocks do not matter and a cluster
-works. A place is a lease: renewed while its gateway lives, free again `redis_lease_s` after its gateway died.
+Every question is one atomic script on one key and uses Redis's own clock, so gateways' clocks do not matter. A place is a
+lease: renewed while its gateway lives, free again `redis_lease_s` after its gateway died.
 No request waits longer than `redis_timeout_s` for an answer. When Redis is away the gateway's own limits hold
 (`redis_fail_open`) or what has a limit is refused; it is asked again every second, by one request at a time.
 """
@@ -276,6 +276,17 @@ class RedisLimits:
 
     def _key(self, kind: str, tenant: str) -> str:
         return f"{self._settings.redis_prefix}:{kind}:{tenant}"
+
+
+async def problem_of(settings: AdmissionSettings) -> str | None:
+    """One sentence when Redis cannot be used, for `catalejo doctor`."""
+    async with _client(settings) as client:
+        try:
+            async with asyncio.timeout(5):
+                await client.register_script(BUCKET)(keys=[f"{settings.redis_prefix}:doctor"], args=[60, 0, "take"])
+        except (RedisError, OSError, TimeoutError) as error:
+            return f"{type(error).__name__} {error}".strip() + "; see admission.redis_url and the settings beside it"
+    return None
 
 
 def _client(settings: AdmissionSettings) -> redis.Redis:

@@ -17,7 +17,7 @@ class Limits(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    requests_per_minute: int | None = Field(default=None, ge=1)
+    requests_per_minute: int | None = Field(default=None, ge=1, description="Requests of one tenant.")
     tokens_per_minute: int | None = Field(default=None, ge=1, description="Prompt and answer tokens together.")
     media_per_minute: int | None = Field(default=None, ge=1, description="Pictures and videos, cached ones too.")
     max_in_flight: int | None = Field(default=None, ge=1, description="Requests of one tenant at the same time.")
@@ -57,17 +57,19 @@ class AdmissionSettings(BaseModel):
 
     api_keys: list[SecretStr] = Field(default_factory=list, description="Keys that are tenants of their own.")
     tenants: list[Tenant] = Field(default_factory=list, description="No key at all: no authentication.")
-    default_limits: Limits = Field(default_factory=Limits)
+    default_limits: Limits = Field(
+        default_factory=Limits, description="For keys and tenants that have no limit of their own of that kind."
+    )
     max_in_flight: int = Field(default=1024, ge=1, description="Requests of everybody at the same time.")
     max_queue: int = Field(default=1024, ge=0, description="Waiting requests of everybody.")
-    queue_timeout_s: float = Field(default=60.0, gt=0)
+    queue_timeout_s: float = Field(default=60.0, gt=0, description="Who waits longer for a place gets a 503.")
     protect_metrics: bool = Field(default=False, description="/metrics needs a key with the scope `metrics`.")
 
     redis_url: SecretStr | None = Field(
         default=None,
         description="redis://host:6379/0, or rediss:// for TLS: limits that all replicas share. Absent: per gateway.",
     )
-    redis_username: str | None = None
+    redis_username: str | None = Field(default=None, description="For Redis with users; absent: its default user.")
     redis_password: SecretStr | None = Field(default=None, description="Beside the URL, for a secret of its own.")
     redis_ca_file: Path | None = Field(
         default=None, description="Who signed Redis's certificate; absent: the system's."

@@ -139,7 +139,7 @@ def _as_api_error(error: ValidationError, body: bytes, model: type[BaseModel]) -
     chosen, param = errors[best], spell(paths[best])
     if chosen["type"] == "union_tag_not_found":
         chosen["ctx"]["expected_tags"] = _expected_tags(chosen, data, paths[best], model)
-    if chosen["type"] == "missing":
+    if chosen["type"] == "missing" or _is_absent(chosen, paths[best], model):
         return ApiError("missing_required_parameter", f"missing required parameter: '{param}'", param=param)
     if chosen["type"] == "extra_forbidden":
         return ApiError("unknown_parameter", f"unknown parameter: '{param}'", param=param)
@@ -148,6 +148,12 @@ def _as_api_error(error: ValidationError, body: bytes, model: type[BaseModel]) -
         return cause
     code = "string_above_max_length" if chosen["type"] == "string_too_long" else "invalid_value"
     return ApiError(code, f"'{param}': {_sentence(chosen)}", param=param)
+
+
+def _is_absent(error: Any, path: Sequence[int | str], model: type[BaseModel]) -> bool:
+    """Whether a field that must be there is null, which means absent."""
+    field = model.model_fields.get(str(path[0])) if len(path) == 1 else None
+    return error["input"] is None and field is not None and field.is_required()
 
 
 def _expected_tags(error: Any, data: Any, path: Sequence[int | str], model: type[BaseModel]) -> str:

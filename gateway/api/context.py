@@ -12,7 +12,7 @@ import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from time import perf_counter, time
 from typing import Any, Final
 
@@ -68,7 +68,8 @@ def context_of(request: Request) -> RequestContext:
 
 
 class RequestScope:
-    def __init__(self, app: ASGIApp, metrics: Metrics, access_log: bool, observer: Observer) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics, access_log: bool, observer: Observer | None = None) -> None:
+        """`observer`: None where no request is traced or accounted."""
         self._app = app
         self._metrics = metrics
         self._access_log = access_log
@@ -79,8 +80,9 @@ class RequestScope:
             await self._app(scope, receive, send)
             return
         context = scope["catalejo"] = _context(scope)
-        if self._observer.tracing is not None and scope["path"] not in QUIET_ROUTES:
-            context.trace = self._observer.tracing.begin(scope, context.request_id)
+        tracing = self._observer.tracing if self._observer is not None else None
+        if tracing is not None and scope["path"] not in QUIET_ROUTES:
+            context.trace = tracing.begin(scope, context.request_id)
         status = 0
 
         async def send_with_headers(message: Message) -> None:
@@ -130,7 +132,6 @@ class RequestScope:
         child(self._metrics.http_duration, route).observe(elapsed)
         if context.error_code:
             child(self._metrics.errors, route, context.error_code).inc()
-        usage = asdict(context.usage) if context.usage is not None else {}
         context.trace.end(route, status or 499, context.error_code, {"catalejo.tenant": context.tenant})
         if context.usage is not None:
             self._account(context, context.usage, status, elapsed)
@@ -146,7 +147,7 @@ class RequestScope:
                     "tenant": context.tenant,
                     "error_code": context.error_code,
                     "trace_id": context.trace.trace_id,
-                    **usage,
+                    **(context.usage.fields() if context.usage is not None else {}),
                     **context.notes,
                 },
             )
@@ -155,7 +156,7 @@ class RequestScope:
         model = context.notes.get("model", "")
         outcome = outcome_of(status, context.error_code, "client_gone" in context.notes)
         child(self._metrics.generations, model, outcome).inc()
-        if self._observer.ledger is not None:
+        if self._observer is not None and self._observer.ledger is not None:
             self._observer.ledger.add(
                 UsageRecord(time(), context.request_id, context.tenant, model, outcome, elapsed, usage)
             )

@@ -34,7 +34,7 @@ OPENAI_WHOLE: Final = (
     b'"completion_tokens":1,"total_tokens":2}}'
 )
 INFO: Final = (
-    b'{"object":"list","data":[{"id":"tiny","object":"model"}],"context_length":131072,"model_path":"tiny",'
+    b'{"object":"list","data":[{"id":"tiny","object":"model"}],"context_length":%d,"model_path":"tiny",'
     b'"served_model_name":"tiny","is_generation":true,"catalejo":{"version":1}}'
 )
 """Answers every GET: health, model_info, and the peers' questions after models."""
@@ -69,9 +69,10 @@ class Clock:
 
 
 class Stream(RequestProtocol):
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, context: int) -> None:
         super().__init__()
         self._clock = clock
+        self._info = response(INFO % context)
         self._left = 0
         self._total = 0
         self._openai = False
@@ -87,7 +88,7 @@ class Stream(RequestProtocol):
                 self.transport.write(response(OPENAI_WHOLE))
                 return
         else:
-            self.transport.write(response(INFO))
+            self.transport.write(self._info)
             return
         kind = b"text/event-stream" if self._openai else b"application/x-ndjson"
         self.transport.write(HEAD % kind)
@@ -113,10 +114,10 @@ class Stream(RequestProtocol):
         self._clock.drop(self)
 
 
-async def serve(port: int, rate: float) -> None:
+async def serve(port: int, rate: float, context: int) -> None:
     loop = asyncio.get_running_loop()
     clock = Clock(rate)
-    await loop.create_server(lambda: Stream(clock), "127.0.0.1", port, backlog=4096)
+    await loop.create_server(lambda: Stream(clock, context), "127.0.0.1", port, backlog=4096)
     await clock.run()
 
 
@@ -124,5 +125,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--rate", type=float, default=50.0)
+    parser.add_argument("--context", type=int, default=131072, help="Context length to report.")
     options = parser.parse_args()
-    uvloop.run(serve(options.port, options.rate))
+    uvloop.run(serve(options.port, options.rate, options.context))

@@ -10,21 +10,15 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import signal
-import socket
 import statistics
-import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 from gateway.bench.load import Counter, chat_body, large_image_body, open_stream, request, unary
 from gateway.bench.peers import GRPC, Contestant, Field, field_of
+from gateway.bench.processes import free_port, running
 
 ROUNDS: Final = 3
 SMALL_REQUESTS: Final = 400
@@ -40,7 +34,6 @@ for _ in range(5):
         s.sendall(data)
         s.recv(65536)
 """
-START_S: Final = 240
 
 
 def run(
@@ -68,15 +61,19 @@ def run(
 def _round(
     one: Contestant, engine: list[str], ours: set[int], theirs: set[int], streams: int, seconds: float, rate: float
 ) -> None:
-    """The engine is new for each: none inherits another's connections."""
-    port, engine_port, spare = _free_port(), _free_port(), _free_port()
+    """The engine is new for each: none inherits another's connections. Memory is measured in a process of its own, before
+    any load has made it grow, and so that streams which a contestant never gives back burden nobody."""
+    port, engine_port, spare = free_port(), free_port(), free_port()
     ports = {"port": port, "engine": engine_port, "spare": spare}
     up = None if one.engine == GRPC else f"http://127.0.0.1:{engine_port}/health"
-    with _process([p.format(**ports) for p in engine], ours, engine_port, up, {}):
+    with running([p.format(**ports) for p in engine], ours, engine_port, up, {}):
         if up is not None:
             one.note(first_token_direct_p50_ms=asyncio.run(_first_token_ms(engine_port)))
         command = [part.format(**ports) for part in one.command]
-        with _process(command, theirs, port, f"http://127.0.0.1:{port}{one.ready}", one.environment) as pid:
+        ready = f"http://127.0.0.1:{port}{one.ready}"
+        with running(command, theirs, port, ready, one.environment) as pid:
+            one.note(kib_per_idle_stream=asyncio.run(_idle_kib(port, pid)))
+        with running(command, theirs, port, ready, one.environment) as pid:
             asyncio.run(_measure(one, port, pid, streams, seconds, rate))
 
 
@@ -88,7 +85,6 @@ async def _measure(one: Contestant, port: int, pid: int, streams: int, seconds: 
     small_ms = (_cpu_s(pid) - before) / SMALL_REQUESTS * 1e3
     one.note(small_request_cpu_ms=small_ms, small_request_p50_ms=statistics.median(latencies) * 1e3)
     one.note(first_token_p50_ms=await _first_token_ms(port))
-    one.note(kib_per_idle_stream=await _idle_kib(port, pid))
 
     counter = Counter()
     body = chat_body(100_000, stream=True)  # longer than we stay
@@ -103,7 +99,9 @@ async def _measure(one: Contestant, port: int, pid: int, streams: int, seconds: 
     events, cpu, took = counter.events - events, _cpu_s(pid) - cpu, time.perf_counter() - began
     for client in clients:
         client.close()
-    one.note(cpu_us_per_event=cpu / max(1, events) * 1e6, events_per_s=events / took)
+    one.note(events_per_s=events / took)
+    if events:
+        one.note(cpu_us_per_event=cpu / events * 1e6)
     if one.name == "catalejo":
         await _stalls(one, port, rate)
 
@@ -117,14 +115,22 @@ async def _first_token_ms(port: int) -> float:
 
 
 async def _idle_kib(port: int, pid: int) -> float:
+    await unary(port, 50, 1)
     resident = _rss(pid)
     idle = [await open_stream(port, chat_body(2_000_000, stream=True), Counter()) for _ in range(IDLE_STREAMS)]
-    await asyncio.sleep(1.5)
-    grown = _rss(pid) - resident
+    grown, before = _rss(pid), 0
+    for _ in range(40):
+        before, grown = grown, await _rss_later(pid)
+        if grown == before:
+            break
     for client in idle:
         client.close()
+    return (grown - resident) / IDLE_STREAMS / 1024
+
+
+async def _rss_later(pid: int) -> int:
     await asyncio.sleep(0.5)
-    return grown / IDLE_STREAMS / 1024
+    return _rss(pid)
 
 
 async def _stalls(one: Contestant, port: int, rate: float) -> None:
@@ -149,43 +155,6 @@ async def _stalls(one: Contestant, port: int, rate: float) -> None:
             client.close()
 
 
-@contextmanager
-def _process(
-    command: list[str], cores: set[int], port: int, ready: str | None, environment: dict[str, str]
-) -> Iterator[int]:
-    """Ready: the URL answers 200, or without one, the port is open."""
-    env = {**os.environ, "CATALEJO_OBSERVABILITY__ACCESS_LOG": "false", **environment}
-    process = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        os.sched_setaffinity(process.pid, cores)
-        deadline = time.monotonic() + START_S
-        while not _is_up(port, ready):
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise SystemExit(f"catalejo bench: did not start: {' '.join(command)}")
-            time.sleep(0.1)
-        for task in Path(f"/proc/{process.pid}/task").iterdir():  # threads that began before the pinning
-            os.sched_setaffinity(int(task.name), cores)
-        yield process.pid
-    finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def _is_up(port: int, ready: str | None) -> bool:
-    try:
-        if ready is None:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-        else:
-            urllib.request.urlopen(ready, timeout=1).close()  # noqa: S310
-    except (OSError, urllib.error.URLError):
-        return False
-    return True
-
-
 def _cpu_s(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
@@ -193,12 +162,6 @@ def _cpu_s(pid: int) -> float:
 
 def _rss(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE
-
-
-def _free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
 
 
 def _say(as_json: bool, text: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Union, get_args, get_origin
 
@@ -16,7 +16,7 @@ from gateway.reload import reloadable
 
 HEAD: Final = """# Configuration
 
-Made by `catalejo config-reference`; change descriptions in `gateway/*/settings.py` and run `make docs` again.
+Made by `catalejo config-reference`; descriptions stand in `gateway/**/settings.py`.
 
 `catalejo gateway --config FILE` reads YAML. What is given nearer to the command wins: built-in defaults, then the file,
 then the environment, then command line options. A wrong or unknown key stops the start and is named.
@@ -31,8 +31,6 @@ BOUNDS: Final = (
     ("exclusiveMinimum", "> {}"),
     ("maximum", "<= {}"),
     ("exclusiveMaximum", "< {}"),
-    ("minLength", "at least {} characters"),
-    ("maxLength", "at most {} characters"),
     ("minItems", "at least {}"),
     ("maxItems", "at most {}"),
 )
@@ -40,84 +38,99 @@ BOUNDS: Final = (
 
 @dataclass(frozen=True)
 class Field:
-    """`path`: of a section's fields, [] for entries of a list; `section`: the model of what lies below, if it is one."""
+    """`path`: its name last; `section`: the model of what lies below it, if it is one, and `suffix` how that is written:
+    [] for a list's entries, .NAME for those of a mapping. `loose`: it lies in one of those, and has no environment name."""
 
     path: tuple[str, ...]
     info: FieldInfo
     section: type[BaseModel] | None
-    in_list: bool
+    suffix: str
+    loose: bool
+    link: tuple[str, ...] = ()
+    """Where the section is told."""
+
+    @property
+    def below(self) -> tuple[str, ...]:
+        return (*self.path[:-1], self.path[-1] + self.suffix)
 
     @property
     def environment(self) -> str | None:
-        """None for what lies in a list: the list is JSON as a whole."""
-        return None if self.in_list else "CATALEJO_" + "__".join(self.path).upper()
+        """A list is JSON as a whole; a section has none, its fields have."""
+        whole = self.section is None or self.suffix
+        return "CATALEJO_" + "__".join(self.path).upper() if whole and not self.loose else None
+
+    @property
+    def reloaded(self) -> bool:
+        plain = tuple(part.partition("[")[0] for part in self.path)
+        return reloadable(("models", "", *plain[1:]) if plain[0] == "models" else plain)
+
+    @property
+    def description(self) -> str:
+        own = " ".join((self.section.__doc__ or "").split()) if self.section else ""
+        return self.info.description or own
 
 
-def fields(model: type[BaseModel] = Settings, path: tuple[str, ...] = (), in_list: bool = False) -> Iterator[Field]:
-    """Every setting, a section before what is in it."""
-    for name, info in model.model_fields.items():
-        section, is_list = _section(info.annotation)
-        inner = (*path, name)
-        yield Field(inner, info, section, in_list)
-        if section is not None:
-            below = (*path, name + "[]") if is_list else inner
-            yield from fields(section, below, in_list or is_list)
+def fields() -> Iterator[tuple[tuple[str, ...], list[Field]]]:
+    """(path of a section, its fields), each section before those in it. What an entry of a list has in common with a section
+    told before is not told again."""
+    told: dict[type[BaseModel], tuple[str, ...]] = {}
+    left: list[tuple[type[BaseModel], tuple[str, ...], bool]] = [(Settings, (), False)]
+    while left:
+        model, path, loose = left.pop(0)
+        members: list[Field] = []
+        below: list[tuple[type[BaseModel], tuple[str, ...], bool]] = []
+        for name, info in model.model_fields.items():
+            section, suffix = _section(info.annotation)
+            field = Field((*path, name), info, section, suffix, loose)
+            entry = loose or bool(suffix)
+            if section is not None and section in told and entry:
+                field = replace(field, link=told[section])
+            elif section is not None:
+                told[section] = field.below
+                below.append((section, field.below, entry))
+                field = replace(field, link=field.below)
+            members.append(field)
+        yield path, members
+        left[:0] = below
 
 
-def _section(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
-    """(settings class that the annotation holds, whether in a list)."""
+def _section(annotation: Any) -> tuple[type[BaseModel] | None, str]:
+    """(settings class that the annotation holds, suffix)."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation, False
-    is_list = get_origin(annotation) is list
-    if is_list or get_origin(annotation) in (Union, UnionType):
+        return annotation, ""
+    origin = get_origin(annotation)
+    own = "[]" if origin in (list, tuple) else ".NAME" if origin is dict else ""
+    if own or origin in (Union, UnionType):
         for part in get_args(annotation):
             section, inner = _section(part)
             if section is not None:
-                return section, inner or is_list
-    return None, False
+                return section, own + inner
+    return None, ""
 
 
 def reference() -> str:
     """The whole page."""
     out = [HEAD]
-    everything = list(fields())
-    groups: dict[tuple[str, ...], list[Field]] = {}
-    for field in everything:
-        groups.setdefault(field.path[:-1], []).append(field)
-    about = {_below(f): (f.section, f.info.description) for f in everything if f.section is not None}
-    for path, members in groups.items():
-        if path:
-            section, description = about[path]
-            out.append(f"\n## {'.'.join(path)}\n")
-            text = description or " ".join((section.__doc__ or "").split()) if section else ""
-            out.append(f"{text}\n\n" if text else "\n")
-        else:
-            out.append("\n## Top level\n\n")
-        out.append(TABLE)
-        out += [_row(f) for f in members]
+    about: dict[tuple[str, ...], str] = {(): ""}
+    for path, members in fields():
+        about |= {f.link: f.description for f in members if f.link == f.below}
+        text = f"{about[path]}\n\n" if about[path] else ""
+        out.append(f"\n## {'.'.join(path) or 'Top level'}\n{text}{TABLE}")
+        out += [_row(field) for field in members]
     return "".join(out)
-
-
-def _below(field: Field) -> tuple[str, ...]:
-    is_list = _section(field.info.annotation)[1]
-    return (*field.path[:-1], field.path[-1] + "[]") if is_list else field.path
 
 
 def _row(field: Field) -> str:
     key = f"`{field.path[-1]}`"
-    if field.environment is not None and (field.section is None or _section(field.info.annotation)[1]):
+    if field.environment is not None:
         key += f"<br>`{field.environment}`"
-    meaning = field.info.description or ""
-    if field.section is not None:
-        name = ".".join(_below(field))
-        meaning = f"{meaning} See [{name}](#{_anchor(name)}).".strip()
-    if reloadable(tuple(part.removesuffix("[]") for part in field.path)) or _model_field(field.path):
+    meaning = field.description
+    if field.link:
+        name = ".".join(field.link)
+        meaning += f" See [{name}](#{_anchor(name)})."
+    if field.reloaded:
         meaning += " ↻"
     return f"| {key} | {_type(field)} | {_default(field)} | {meaning} |\n"
-
-
-def _model_field(path: tuple[str, ...]) -> bool:
-    return path[0] == "models[]" and reloadable(("models", "", *path[1:]))
 
 
 def _anchor(name: str) -> str:
@@ -126,7 +139,7 @@ def _anchor(name: str) -> str:
 
 def _type(field: Field) -> str:
     if field.section is not None:
-        return "list" if _section(field.info.annotation)[1] else "section"
+        return {"": "section", "[]": "list", ".NAME": "mapping"}[field.suffix]
     annotation: Any = field.info.annotation
     for constraint in field.info.metadata:
         annotation = _annotated(annotation, constraint)
@@ -157,15 +170,28 @@ def _words(schema: dict[str, Any]) -> str:
         kind = "secret"
     elif schema.get("format") in ("path", "file-path"):
         kind = "path"
-    bounds = [text.format(schema[name]) for name, text in BOUNDS if name in schema]
+    bounds = _length(schema) + [text.format(schema[name]) for name, text in BOUNDS if name in schema]
     return f"{kind} {', '.join(bounds)}".strip()
 
 
+def _length(schema: dict[str, Any]) -> list[str]:
+    match schema.get("minLength"), schema.get("maxLength"):
+        case None, None:
+            return []
+        case 1, None:
+            return ["(not empty)"]
+        case least, most:
+            return [f"({least or 0} to {most} characters)"]
+
+
 def _default(field: Field) -> str:
-    if field.section is not None and not _section(field.info.annotation)[1]:
+    if field.section is not None and not field.suffix:
         return ""
     if field.info.is_required():
         return "required"
+    extra = field.info.json_schema_extra
+    if isinstance(extra, dict) and "default" in extra:
+        return str(extra["default"])
     value = field.info.get_default(call_default_factory=True)
     if value is None:
         return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import signal
 import sys
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from gateway.processes.client import HubClient
 from gateway.processes.sockets import ListenError, bind, close, port_of, tls_context
 
 log = logging.getLogger("catalejo.gateway")
+USER_IN_URL: Final = re.compile(r"^([a-z][a-z0-9+.-]*://)[^/@\s]*@")
 THREAD_SWITCH_S: Final = 0.001
 """A thread that renders a long prompt gives the event loop its turn after this long (Python's own: 5 ms)."""
 
@@ -70,10 +72,18 @@ def gateway(
 
 
 def as_yaml(settings: Settings) -> str:
-    """A file that `--config` takes; secrets are shown as stars."""
+    """A file that `--config` takes; secrets are shown as stars, those in URLs too."""
     import yaml
 
-    return yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False)
+    return yaml.safe_dump(_masked(settings.model_dump(mode="json")), sort_keys=False)
+
+
+def _masked(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _masked(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_masked(v) for v in value]
+    return USER_IN_URL.sub(r"\1**********@", value) if isinstance(value, str) else value
 
 
 def serve(settings: Settings, hub: HubClient | None = None, *, reread: Callable[[], Settings] | None = None) -> int:

@@ -16,11 +16,13 @@ class Price(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    input: Amount = Decimal(0)
-    cached_input: Amount | None = Field(default=None, description="None: as `input`.")
-    output: Amount = Decimal(0)
-    image: Amount = Decimal(0)
-    video: Amount = Decimal(0)
+    input: Amount = Field(default=Decimal(0), description="A million prompt tokens that were computed.")
+    cached_input: Amount | None = Field(
+        default=None, description="A million prompt tokens from the prefix cache; absent: as `input`."
+    )
+    output: Amount = Field(default=Decimal(0), description="A million tokens of answers, thinking included.")
+    image: Amount = Field(default=Decimal(0), description="One picture.")
+    video: Amount = Field(default=Decimal(0), description="One video.")
 
 
 class LedgerSettings(BaseModel):
@@ -55,16 +57,20 @@ class TracingSettings(BaseModel):
     sample_ratio: float = Field(
         default=1.0, ge=0, le=1, description="Share of traces that begin here; a caller's own decision is kept."
     )
-    service_name: str = Field(default="catalejo-gateway", min_length=1)
+    service_name: str = Field(default="catalejo-gateway", min_length=1, description="`service.name` of its spans.")
     timeout_s: float = Field(default=5.0, gt=0, description="Of one export.")
 
 
 class ObservabilitySettings(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
-    log_format: Literal["json", "text"] = "json"
-    access_log: bool = True
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="Lesser lines are left out."
+    )
+    log_format: Literal["json", "text"] = Field(
+        default="json", description="One JSON object per line, or text for people."
+    )
+    access_log: bool = Field(default=True, description="One line for each request, at level info.")
     record_blocks: bool = Field(
         default=False,
         description="Adds the names of the prompt's 512-token blocks to the access log, so that `catalejo loadtest replay` "

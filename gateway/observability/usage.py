@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from gateway.errors import ERRORS
+
+if TYPE_CHECKING:
+    from gateway.media.types import PreparedMedia
 
 Outcome = Literal["ok", "refused", "failed", "aborted"]
 OUTCOMES: Final[tuple[Outcome, ...]] = ("ok", "refused", "failed", "aborted")
@@ -24,6 +28,17 @@ class RequestUsage:
     images: int = 0
     videos: int = 0
     media_bytes: int = 0
+
+    def fields(self) -> dict[str, int]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    def add_media(self, media: Sequence[PreparedMedia]) -> None:
+        for part in media:
+            if part.modality == "image":
+                self.images += 1
+            else:
+                self.videos += 1
+            self.media_bytes += part.source_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,9 +99,10 @@ class HubClient:
         self._send("resize", places, max_queue)
 
     # ------------------------------------------------------------------------------------------- the others
-    def tell(self, topic: str, payload: Any) -> None:
-        """To every other process of this command, in order; lost on those that are being restarted."""
-        self._send("tell", topic, payload)
+    def tell(self, topic: str, payload: Any, *, keep: str | None = None) -> None:
+        """To every other process of this command, in order. Those that are being restarted miss it, unless it is the last
+        word on `keep`."""
+        self._send("tell", topic, payload, keep)
 
     def on(self, topic: str, listener: Callable[[Any], None]) -> None:
         self._listeners[topic] = listener
@@ -119,6 +120,9 @@ class HubClient:
         self._frames.send(pack(list(message)))
 
     def _heard(self, message: Message) -> None:
+        if message[0] == "ping":
+            self._send("pong")
+            return
         if message[0] == "told":
             _, topic, payload = message
             if listener := self._listeners.get(topic):

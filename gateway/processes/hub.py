@@ -4,7 +4,8 @@ buckets of every tenant, and what each tells the others (routing decisions, orde
 It is the same gate and the same buckets that a single process has, so the rules are the same. A process that dies loses its
 connection, and with that its places and its waiting requests.
 
-Messages of a process: take, correct, enter, leave, resize, tell, serving. Answers: [id, ...]; others' words: ["told", ...].
+Messages of a process: take, correct, enter, leave, resize, tell, serving, pong. To it: answers [id, ...], others' words
+["told", ...], and ["ping"], by which one that hangs is found.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ log = logging.getLogger("catalejo.processes")
 UNSENT_BYTES: Final = 8 << 20
 """A process that does not listen misses what others tell; answers to its own questions are never dropped."""
 
+PING: Final = pack(["ping"])
+
 
 class Hub:
     def __init__(self, max_in_flight: int, max_queue: int, on_serving: Callable[[int], None]) -> None:
@@ -31,6 +34,8 @@ class Hub:
         self.gate = Gate(max_in_flight, max_queue)
         self.on_serving = on_serving
         self.members: set[Member] = set()
+        self.kept: dict[tuple[str, str], bytes] = {}
+        """What a process that is started later has to know: (topic, about what) -> the last word on it."""
         self._server: asyncio.Server | None = None
 
     async def start(self, path: Path) -> None:
@@ -41,6 +46,16 @@ class Hub:
             self._server.close()
         for member in list(self.members):
             member.frames.close()
+
+    def ping(self, seconds: float) -> None:
+        """To be called every so many `seconds`."""
+        for member in self.members:
+            member.silent_s += seconds
+            member.frames.send(PING)
+
+    def silent_s(self, number: int) -> float:
+        """How long the process of that number has not answered, by pings: this process's own pauses do not count."""
+        return max((m.silent_s for m in self.members if m.number == number), default=0.0)
 
     def _connect(self) -> Frames:
         member = Member(self)
@@ -53,6 +68,9 @@ class Member:
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
+        self.number: int | None = None
+        """Once it serves."""
+        self.silent_s = 0.0
         self.frames = Frames(self._heard, self._lost)
         self._entering: dict[int, asyncio.Task[None]] = {}
         self._inside: dict[int, Callable[[], None]] = {}
@@ -63,16 +81,20 @@ class Member:
             "leave": self._leave,
             "resize": hub.gate.resize,
             "tell": self._tell,
-            "serving": hub.on_serving,
+            "serving": self._serving,
+            "pong": lambda: None,
         }
 
     def _heard(self, message: Message) -> None:
+        self.silent_s = 0.0
         self._handlers[message[0]](*message[1:])
 
     def _lost(self) -> None:
         self._hub.members.discard(self)
         for number in [*self._entering, *self._inside]:
             self._leave(number)
+        if self.number is not None:
+            self._tell("gone", self.number, None)
 
     def _answer(self, *message: Any) -> None:
         self.frames.send(pack(list(message)))
@@ -101,8 +123,16 @@ class Member:
         if leave := self._inside.pop(number, None):
             leave()
 
-    def _tell(self, topic: str, payload: Any) -> None:
+    def _serving(self, number: int) -> None:
+        self.number = number
+        for told in self._hub.kept.values():
+            self.frames.send(told)
+        self._hub.on_serving(number)
+
+    def _tell(self, topic: str, payload: Any, keep: str | None) -> None:
         told = pack(["told", topic, payload])
+        if keep is not None:
+            self._hub.kept[topic, keep] = told
         for member in self._hub.members:
             if member is not self and member.frames.unsent < UNSENT_BYTES:
                 member.frames.send(told)

@@ -15,8 +15,8 @@ class TlsSettings(BaseModel):
 
     certificate: Path | None = Field(default=None, description="PEM: the server's certificate, then its chain.")
     key: Path | None = Field(default=None, description="PEM: the certificate's private key.")
-    key_password: SecretStr | None = None
-    minimum_version: Literal["1.2", "1.3"] = "1.2"
+    key_password: SecretStr | None = Field(default=None, description="Of an encrypted key.")
+    minimum_version: Literal["1.2", "1.3"] = Field(default="1.2", description="Older TLS is refused.")
 
     @model_validator(mode="after")
     def _both(self) -> TlsSettings:
@@ -35,7 +35,7 @@ class OperationsSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    host: str = "127.0.0.1"
+    host: str = Field(default="127.0.0.1", description="Address the second port listens on.")
     port: int | None = Field(default=None, ge=0, le=65535, description="Absent: no second port.")
     debug: bool = Field(
         default=False, description="/debug/tasks and /debug/stacks: what every task and thread does now."

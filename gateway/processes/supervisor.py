@@ -1,7 +1,8 @@
 """`catalejo gateway --workers N`: one supervisor, N gateway processes on one port.
 
 The supervisor serves no request. It keeps the port, what the processes share (hub.py), the folder of their metrics and
-uploads, and the processes themselves: one that dies is started again, with a growing pause if it dies before it serves.
+uploads, and the processes themselves: one that dies is started again, with a growing pause if it dies before it serves; one
+that hangs for `worker_timeout_s` is killed first.
 SIGTERM or SIGINT: all drain, bounded by `shutdown_grace_s`; a second SIGINT ends them at once. SIGHUP is passed on. When the
 supervisor itself dies, the kernel ends its processes. A first start that fails ends the command."""
 
@@ -25,12 +26,13 @@ import uvloop
 from prometheus_client.multiprocess import mark_process_dead
 
 from gateway.commands.serve import log_start
-from gateway.config import Settings
+from gateway.config import ConfigError, Settings, load, revealed
 from gateway.metrics import FILES
 from gateway.processes.children import end_with_parent
 from gateway.processes.hub import Hub
 from gateway.processes.sockets import close, port_of, reserve, tls_context
 from gateway.processes.worker import Order
+from gateway.reload import merged, mistakes_of
 
 log = logging.getLogger("catalejo.processes")
 TICK_S: Final = 0.1
@@ -60,6 +62,7 @@ class Supervisor:
         self._hub = Hub(settings.admission.max_in_flight, settings.admission.max_queue, self._serves)
         self._asked_to_stop = False
         self._at_once = False
+        self._reload_asked = asyncio.Event()
         self._reloads = 0
         self._all_served = False
 
@@ -77,6 +80,7 @@ class Supervisor:
             self._operations_port = port_of(second) if second else None
             for name in ("metrics", "files"):
                 (folder / name).mkdir(mode=0o700)
+            self._write_settings()
             log_start(self._settings, self._port, self._operations_port)
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 return runner.run(self._run())
@@ -88,7 +92,7 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._stop_asked, number)
-        loop.add_signal_handler(signal.SIGHUP, self._reload)
+        loop.add_signal_handler(signal.SIGHUP, self._reload_asked.set)
         await self._hub.start(self._folder / "hub.sock")
         try:
             return await self._watch()
@@ -100,12 +104,29 @@ class Supervisor:
         self._at_once = self._asked_to_stop and number == signal.SIGINT
         self._asked_to_stop = True
 
-    def _reload(self) -> None:
+    async def _reload(self) -> None:
+        """The processes judge the new configuration themselves and say what is wrong with it; here it only matters what a
+        process gets that is started later: the same."""
+        try:
+            new = await asyncio.to_thread(load, self._config, **self._overrides)
+        except ConfigError:
+            new = self._settings
+        now = merged(self._settings, new)
+        if not mistakes_of(self._settings, now):
+            self._settings = now
+            self._write_settings()
         self._reloads += 1
         for child in self._children:
-            # One that is starting may have read the old file, and cannot hear yet: it is told when it serves.
+            # One that is starting has read the old settings and cannot hear yet: it is told when it serves.
             if child.serving:
                 self._send(child, signal.SIGHUP)
+
+    def _write_settings(self) -> None:
+        """For processes that start: secrets are in it, so it lives in a folder of our own. Whole or not at all."""
+        new = self._folder / "settings.new"
+        new.touch(mode=0o600)
+        new.write_bytes(msgspec.json.encode(revealed(self._settings)))
+        new.replace(self._folder / "settings.yaml")
 
     def _serves(self, number: int) -> None:
         child = self._children[number]
@@ -118,6 +139,9 @@ class Supervisor:
 
     async def _watch(self) -> int:
         while not self._asked_to_stop:
+            if self._reload_asked.is_set():
+                self._reload_asked.clear()
+                await self._reload()
             for child in self._children:
                 if child.process is None:
                     if monotonic() >= child.start_at:
@@ -128,6 +152,11 @@ class Supervisor:
                         log.error("gateway process %d did not start; stopping", child.number)
                         return status if status > 0 else 1
                     child.serving = False
+                elif child.serving and self._hub.silent_s(child.number) > self._settings.worker_timeout_s:
+                    log.error("gateway process %d has not answered for so long that it is killed", child.number)
+                    self._send(child, signal.SIGKILL)
+                    child.process.wait()
+            self._hub.ping(TICK_S)
             await asyncio.sleep(TICK_S)
         return 0
 
@@ -135,6 +164,7 @@ class Supervisor:
         files = self._settings.media.files
         order = Order(
             number=child.number,
+            settings=str(self._folder / "settings.yaml"),
             config=str(self._config) if self._config else None,
             overrides=self._overrides,
             hub=str(self._folder / "hub.sock"),

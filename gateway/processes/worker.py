@@ -1,30 +1,33 @@
 """One of the gateway processes of `--workers N`: `python -m gateway.processes.worker ORDER`, started by the supervisor.
 
-It reads the configuration as its supervisor did, then takes from the order what all of them share, and its own part of what
-is meant for the whole command: memory and threads."""
+It takes the configuration from its supervisor, so that one that is started later serves by the same rules as the others, and
+its own part of what is meant for the whole command: memory and threads."""
 
 from __future__ import annotations
 
+import logging
 import signal
 import sys
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from gateway.config import Settings, load
 from gateway.media.settings import MIB, MediaSettings
+from gateway.processes.sockets import ListenError
 
-START_FAILED: Final = 3
+log = logging.getLogger("catalejo.processes")
 
 
 @dataclass(frozen=True)
 class Order:
-    """`config` and `overrides`: what the command line gave. `files`: a folder for uploads, when no store is configured."""
+    """`settings`: a file with what holds now, the same for all. `config` and `overrides`: what the command line gave, to be
+    read again on SIGHUP. `files`: a folder for uploads, when no store is configured."""
 
     number: int
+    settings: str
     config: str | None
     overrides: dict[str, Any]
     hub: str
@@ -33,9 +36,7 @@ class Order:
     files: str | None
 
 
-def settings_of(order: Order) -> Settings:
-    """Raises ConfigError."""
-    settings = load(order.config, **order.overrides)
+def adapted(settings: Settings, order: Order) -> Settings:
     media = share(settings.media, settings.workers, order.number)
     if order.files is not None:
         media = media.model_copy(update={"files": media.files.model_copy(update={"location": order.files})})
@@ -71,9 +72,17 @@ def main() -> int:
     from gateway.observability.logging import configure
     from gateway.processes.client import HubClient
 
-    settings = settings_of(order)
+    settings = adapted(load(order.settings), order)
     configure(settings.observability)
-    return serve(settings, HubClient(Path(order.hub), order.number), reread=partial(settings_of, order))
+
+    def reread() -> Settings:
+        return adapted(load(order.config, **order.overrides), order)
+
+    try:
+        return serve(settings, HubClient(Path(order.hub), order.number), reread=reread)
+    except ListenError as e:
+        log.error("%s", e)
+        return 1
 
 
 if __name__ == "__main__":

@@ -20,8 +20,12 @@ from gateway.media.residency import Residency
 from gateway.metrics import Metrics
 from gateway.routing.blocks import block_names
 from gateway.routing.discovery import DiscoverySettings, Source, make_source
+from gateway.routing.elsewhere import Elsewhere, Load, own_load
 from gateway.routing.fleet import Fleet
+from gateway.routing.kv_events.follow import KvEvents
+from gateway.routing.outliers import outliers
 from gateway.routing.policies import Choice, Policy, RouteRequest, make_policy
+from gateway.routing.policies.prefix_aware import PrefixAware
 from gateway.routing.settings import EngineEndpoint, RoutingSettings
 from gateway.routing.worker import Worker
 from gateway.upstream.client import EngineClient, EngineStatus
@@ -54,6 +58,9 @@ class Router:
         self._upstream = upstream
         self._metrics = metrics
         self._policy: Policy = make_policy(settings)
+        self._events: KvEvents | None = None
+        if isinstance(self._policy, PrefixAware) and settings.kv_events:
+            self._events = KvEvents(self._policy.index, settings, metrics)
         self._rows = Residency(max_bytes=settings.known_media_bytes)
         self._session: aiohttp.ClientSession | None = None
         self._look = asyncio.Event()
@@ -61,6 +68,7 @@ class Router:
         self._health: asyncio.Task[None] | None = None
         self.on_sent: Callable[[str, RouteRequest], None] | None = None
         """Told of every decision that `heard` of another process's router has a use for."""
+        self.elsewhere = Elsewhere()
         self._endpoints: Sequence[EngineEndpoint] = endpoints
         self._found: Sequence[EngineEndpoint] = ()
         self._max_engines = discovery.max_engines if discovery else 0
@@ -99,6 +107,8 @@ class Router:
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
+        if self._events is not None:
+            await self._events.close()
         self._fleet.close()
         if self._session is not None:
             await self._session.close()
@@ -124,6 +134,10 @@ class Router:
     def indexed_tokens(self, name: str) -> int:
         """Prefix tokens that the engine is believed to cache; 0 for policies that do not ask."""
         return self._policy.known_blocks(name) * self._settings.block_tokens
+
+    def index_is_exact(self, name: str) -> bool:
+        """Whether the engine itself tells what its cache holds."""
+        return isinstance(self._policy, PrefixAware) and self._policy.index.exact(name)
 
     async def _discover(self, source: Source) -> None:
         while True:
@@ -160,8 +174,13 @@ class Router:
         return Worker(endpoint, client, self._settings, self._metrics, self._rows)
 
     def _forget(self, name: str) -> None:
-        self._policy.lost(name)
+        self._lost(name)
         self._rows.forget(name)
+
+    def _lost(self, name: str) -> None:
+        self._policy.lost(name)
+        if self._events is not None:
+            self._events.lost(name)
 
     def route_request(
         self, ids: NDArray[np.uint32], items: Sequence[Item], salt: str | None, session: str = ""
@@ -170,6 +189,8 @@ class Router:
         size = self._settings.block_tokens
         wanted = self._settings.policy == "prefix_aware" and len(self.workers) > 1
         names = block_names(ids, items, salt, size) if wanted else ()
+        if items and self._events is not None:
+            self._events.sentinels.remember(i.hash for i in items)
         return RouteRequest(len(ids), names, size, session)
 
     def pick(self, request: RouteRequest, *, exclude: frozenset[str] = frozenset()) -> tuple[Worker, int]:
@@ -180,13 +201,19 @@ class Router:
         if not usable:
             raise ApiError("engine_unavailable", "no engine is available at the moment; try again")
         only = len(usable) == 1
-        choice = Choice(usable[0].name, "only") if only else self._policy.choose(usable, request)
+        choice = (
+            Choice(usable[0].name, "only") if only else self._policy.choose(self.elsewhere.with_ours(usable), request)
+        )
         self._policy.sent(choice.name, request)
         if self.on_sent is not None and request.names:
             self.on_sent(choice.name, request)
         self._metrics.routing_decisions.labels(self._settings.policy, choice.reason).inc()
         worker = next(w for w in usable if w.name == choice.name)
         return worker, max(0, request.prompt_tokens - choice.cached_tokens)
+
+    def loads(self) -> dict[str, Load]:
+        """What this process runs on each engine, for `elsewhere` of the others."""
+        return {w.name: own_load(w) for w in self.workers if w.in_flight}
 
     def heard(self, name: str, request: RouteRequest) -> None:
         """Another process of this command sent `request` to the engine `name`."""
@@ -207,7 +234,7 @@ class Router:
     def gone(self, worker: Worker) -> None:
         """The engine refused a connection: /ready says so from now on, until a health check finds it up."""
         if worker in self.workers and worker.unreachable():
-            self._policy.lost(worker.name)
+            self._lost(worker.name)
         self._look.set()
 
     @property
@@ -229,6 +256,9 @@ class Router:
             self._fleet.sweep()
             self._tls.refresh()
             await self._check_all()
+            if self._settings.outliers.enabled:
+                for worker, reason in outliers(self.workers, self._settings.outliers):
+                    worker.eject(reason)
 
     async def _check_all(self) -> None:
         await asyncio.gather(*(self._check(w) for w in self.workers))
@@ -239,5 +269,12 @@ class Router:
             # Its ids would be other words: garbage in the best case, an error blamed on the client in the next.
             detail = f"it serves another model: {status.vocab_size} vocabulary entries, this checkpoint has {self._vocab_size}"
             status = EngineStatus(False, detail=detail)
-        if worker in self.workers and worker.take_status(status):  # it may have left while it was asked
-            self._policy.lost(worker.name)
+        if worker not in self.workers:  # it left while it was asked
+            return
+        was_healthy = worker.healthy
+        if worker.take_status(status):
+            self._lost(worker.name)
+        if self._events is not None:
+            if worker.healthy and not was_healthy:
+                self._events.up(worker)
+            self._metrics.prefix_index_exact.labels(worker.name).set(self.index_is_exact(worker.name))

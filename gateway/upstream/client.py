@@ -179,6 +179,18 @@ class EngineClient:
             load=_load(loads),
         )
 
+    async def kv_events(self, timeout_s: float) -> Any:
+        """What GET /server_info says of its KV events (SGLang); None when it publishes none. Raises OSError."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                async with self._session.get(self.url + "/server_info", **self._control) as response:
+                    if response.status != 200:
+                        return None
+                    info = orjson.loads(await response.read())
+        except (aiohttp.ClientError, TimeoutError, orjson.JSONDecodeError) as e:
+            raise OSError(type(e).__name__) from None
+        return info.get("kv_events") if isinstance(info, dict) else None
+
     async def _post(self, request: GenerateRequest) -> Answer:
         buffers: Buffers = [encode_stock(request)] if self.stock else encode_request(request)
         size = sum(b.nbytes if isinstance(b, memoryview) else len(b) for b in buffers)

@@ -33,7 +33,8 @@ def encode_stock(request: GenerateRequest) -> bytes:
         if request.grammar.after_ids:
             body["require_reasoning"] = True
     if request.cache_salt is not None:
-        body["extra_key"] = request.cache_salt
+        # Both keep tenants apart; only the second is told in KV events, and only the first is known to older servers.
+        body["extra_key"] = body["cache_salt"] = request.cache_salt
     if request.priority:
         body["priority"] = request.priority
     return orjson.dumps(body)

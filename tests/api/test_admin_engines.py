@@ -40,9 +40,10 @@ async def test_the_list_tells_state_and_no_secret() -> None:
         assert answer.status == 200 and b"secret" not in answer.raw
         [engine] = answer.json["engines"]
         assert engine == {
-            "name": "pool/a", "url": stack.engine.url, "state": "up", "healthy": True, "breaker": "closed", "in_flight": 0,
+            "name": "pool/a", "url": stack.engine.url, "state": "up", "healthy": True, "breaker": "closed",
+            "ejected": False, "in_flight": 0,
             "pending_tokens": 0, "resident_tokens": 0, "load": engine["load"], "context_length": engine["context_length"],
-            "indexed_tokens": 0,
+            "indexed_tokens": 0, "index": "guess",
         }  # fmt: skip
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -184,3 +186,44 @@ async def test_tokens_are_charged_for_the_prompt_that_ran(next_tiny: Path) -> No
         spent = usage["total_tokens"] + after.json["usage"]["prompt_tokens"]
         assert abs(1_000_000 - left - spent) <= 1_000, "refilled by the clock meanwhile"
         assert 1_000_000 - left <= spent + 1
+
+
+@pytest.mark.parametrize("where", ["before-headers", "before-first-token"])
+async def test_a_client_that_leaves_while_its_request_moves_holds_nothing(next_tiny: Path, where: str) -> None:
+    hang = {"fail_after": -1 if where == "before-headers" else 0, "fault": "hang", "pieces": ["x"]}
+    sick = {"pieces": ["x"], "fail_after": 0, "fault": "eof"}
+    per_model = {name: {"max_in_flight": 2} for name in ("m3", "m3-next")}
+    async with three(next_tiny, FALLS, {"m3": [sick], "m3-next": [hang]}, per_model) as t:
+        for streamed in (False, True):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(1):
+                    await t.stack.chat("Hi", model="m", stream=streamed)
+        await t.stack.settled()
+        places = t.stack.app.state.services.admission.models
+        assert not places.full("m3") and not places.full("m3-next")
+        for _ in range(2):  # both places of each came back
+            assert places.take("m3-next", "x") is not None
+            assert places.take("m3", "x") is not None
+
+
+async def test_a_storm_with_early_leavers_leaves_every_place_free(next_tiny: Path) -> None:
+    routes = [{"name": "m", "weights": {"m3": 1, "m3-next": 1}, "fallbacks": ["small"]}]
+    scripts = {
+        "m3": [{"status": 500}, {"pieces": ["a"]}, {"pieces": ["x"], "fail_after": 0, "fault": "eof"}],
+        "m3-next": [{"status": 503}, {"pieces": ["b"], "delay_ms": 20}, {"fail_after": -1, "fault": "reset"}],
+    }
+    per_model = {name: {"max_in_flight": 4, "max_queue": 100} for name in ("m3", "m3-next", "small")}
+    rng = random.Random(7)
+    async with three(next_tiny, routes, scripts, per_model) as t:
+
+        async def one(i: int) -> int:
+            async with asyncio.timeout(0.05 if rng.random() < 0.3 else 20):
+                return (await t.stack.chat("Hi", model="m", user=f"u{i}", max_tokens=3)).status
+
+        results = await asyncio.gather(*(one(i) for i in range(80)), return_exceptions=True)
+        assert {r for r in results if isinstance(r, int)} <= {200, 429, 502, 503}
+        assert results.count(200) > 20
+        await t.stack.settled()
+        places = t.stack.app.state.services.admission.models
+        for name in per_model:
+            assert [places.take(name, "x") is not None for _ in range(5)] == [True] * 4 + [False], name

@@ -12,6 +12,7 @@ from tests.api.m3 import SUM, calls, invoke, tool
 
 PREFIX = b'{"model":"tiny","messages":[{"role":"user","content":"Hi"}],'
 COMPLETIONS = "/v1/completions"
+TURN = [{"role": "user", "content": "Hi"}]
 
 
 @pytest.mark.parametrize(
@@ -108,6 +109,7 @@ NOT_HELD: list[tuple[str, dict[str, Any]]] = [
     ("if", {"type": "object", "if": {"required": ["a"]}, "then": {"required": ["b"]}}),
     ("uniqueItems", {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}),
     ("dependentRequired", {"type": "object", "dependentRequired": {"a": ["b"]}}),
+    ("pattern", {"type": "object", "additionalProperties": {"type": "string", "pattern": "^(?!a)b"}}),
     ("allOf", {"type": "array", "items": {"allOf": [{"type": "object"}, {"required": ["a"]}]}}),
 ]
 
@@ -168,3 +170,10 @@ async def test_odd_completions(stack: Stack, fields: dict[str, Any]) -> None:
     answer = await stack.post(COMPLETIONS, {"model": MODEL, "prompt": "x", **fields})
     assert answer.status == 400, answer.raw
     assert answer.error["param"].startswith(next(iter(fields)))
+
+
+@pytest.mark.parametrize(("path", "field"), [(CHAT, "messages"), (CHAT, "model"), (COMPLETIONS, "prompt")])
+async def test_null_is_absent_also_where_a_value_is_needed(stack: Stack, path: str, field: str) -> None:
+    answer = await stack.post(path, {"model": MODEL, "messages": TURN, "prompt": "x", field: None})
+    assert (answer.status, answer.error["param"]) == (400, field)
+    assert answer.error["code"] == "missing_required_parameter"

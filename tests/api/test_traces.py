@@ -40,7 +40,7 @@ async def test_a_trace_goes_from_the_caller_through_every_step_into_the_engine()
     script = [{"pieces": ["<mm:think>", "Hm", "</mm:think>", "Yes", "."], "delay_ms": 2}]
     part = {"type": "image_url", "image_url": {"url": data_url(png())}}
     body = body_of([part, {"type": "text", "text": "very private words"}], {"temperature": 0.5, "max_tokens": 50})
-    async with traced(script, tracing={"headers": {"x-key": "secret"}}) as (stack, collector):
+    async with traced(script, tracing={"headers": {"x-key": "secret"}, "service_name": "edge"}) as (stack, collector):
         answer = await stack.post(CHAT, body, CALLER)
         sent = stack.sent
         await stack.get("/health")
@@ -72,7 +72,7 @@ async def test_a_trace_goes_from_the_caller_through_every_step_into_the_engine()
         assert inner.end_time_unix_nano <= root.end_time_unix_nano
     assert not any(b"private" in s.SerializeToString() for s in collector.spans)
     assert collector.headers[0]["x-key"] == "secret"
-    assert collector.resources[0]["service.name"] == "catalejo-gateway"
+    assert collector.resources[0]["service.name"] == "edge"
 
 
 async def test_without_a_caller_a_trace_begins_here_and_the_log_names_it(caplog: pytest.LogCaptureFixture) -> None:

@@ -15,9 +15,10 @@ def engines(routers: Iterable[Router]) -> list[dict[str, Any]]:
 
 
 def describe(routing: Router, worker: Worker) -> dict[str, Any]:
-    """`state`: up, down or draining. `pending_tokens`: prompt tokens sent and not yet computed; `resident_tokens`: context of
-    what runs there; `load`: what the engine says it runs and queues, from all its clients; `indexed_tokens`: prefix tokens
-    it is believed to cache."""
+    """`state`: up, down or draining. `ejected`: left alone for being far from its peers. `pending_tokens`: prompt tokens sent
+    and not yet computed; `resident_tokens`: context of what runs there; `load`: what the engine says it runs and queues, from
+    all its clients; `indexed_tokens`: prefix tokens it is believed to cache, by its own KV events (`index` is exact) or by
+    what was sent there (guess)."""
     url = urlsplit(worker.client.url)
     return {
         "name": worker.name,
@@ -25,11 +26,13 @@ def describe(routing: Router, worker: Worker) -> dict[str, Any]:
         "state": "draining" if worker.draining else "up" if worker.healthy else "down",
         "healthy": worker.healthy,
         "breaker": worker.breaker,
+        "ejected": worker.ejected,
         "in_flight": worker.in_flight,
         "pending_tokens": worker.pending_tokens,
         "resident_tokens": worker.resident_tokens,
         "load": worker.reported_load,
         "context_length": worker.context_length,
+        "index": "exact" if routing.index_is_exact(worker.name) else "guess",
         "indexed_tokens": routing.indexed_tokens(worker.name),
     }
 

@@ -15,6 +15,7 @@ from gateway.api.chat.messages import MessageMapper, put_back_urls
 from gateway.api.chat.protocol import ChatRequest, NamedTool
 from gateway.api.chat.stream import ChunkStyle
 from gateway.api.chat.thinking import template_kwargs, thinking_mode
+from gateway.api.chat.tools import check_tools, offered
 from gateway.api.context import RequestContext
 from gateway.api.generation.fields import check_unknown
 from gateway.api.generation.formats import response_format_of
@@ -69,13 +70,10 @@ class ChatService(GenerationService):
         self._check_limits(request)
         checkpoint = model.checkpoint
         mapper = MessageMapper(request)
-        tools = [t.model_dump(exclude_none=True) for t in request.tools or ()]
+        tools, tool_choice = offered(request)
         size = body_bytes - sum(len(part.url or "") for part in mapper.media)
         model.pipeline.text.check(size, (mapper.messages, tools, request.chat_template_kwargs), "messages")
         most_tokens = model.pipeline.context_length
-        offered = [] if request.tool_choice == "none" else tools
-        choice = request.tool_choice
-        tool_choice = choice.model_dump() if isinstance(choice, NamedTool) else choice
         response_format = response_format_of(request)
         mode = thinking_mode(request, self.settings.default_thinking)
         structured = response_format is not None or tool_choice not in (None, "none", "auto")
@@ -84,7 +82,7 @@ class ChatService(GenerationService):
         def render() -> RenderedPrompt:
             return model.builder.render(
                 mapper.messages,
-                tools=offered or None,
+                tools=tools or None,
                 thinking_mode=mode,
                 add_generation_prompt=request.add_generation_prompt is not False,
                 continue_final_message=continued,
@@ -94,14 +92,14 @@ class ChatService(GenerationService):
             )
 
         def parser(rendered: RenderedPrompt) -> OutputParser:
-            return self._parser(model.checkpoint, request, offered, rendered, structured)
+            return self._parser(model.checkpoint, request, tools, rendered, structured)
 
         def grammar(rendered: RenderedPrompt) -> Grammar | None:
             try:
                 return output_grammar(
                     checkpoint,
                     starts_in_reasoning=rendered.starts_in_reasoning,
-                    tools=offered or None,
+                    tools=tools or None,
                     tool_choice=tool_choice,
                     parallel=request.parallel_tool_calls is not False,
                     response_format=response_format,
@@ -159,7 +157,7 @@ class ChatService(GenerationService):
         return ("reasoning_content", "reasoning") if chosen == "both" else (chosen,)
 
     def _finish_name(self, request: ChatRequest) -> Any:
-        named = request.tool_choice is not None and not isinstance(request.tool_choice, str)
+        named = isinstance(request.tool_choice, NamedTool)
         with_call = self.settings.named_tool_finish_reason if named else "tool_calls"
 
         def name(update: Update, saw_call: bool) -> str:
@@ -200,27 +198,7 @@ class ChatService(GenerationService):
             raise ApiError("invalid_value", "'stream_options' needs 'stream': true", param="stream_options")
         if request.metadata and len(json.dumps(request.metadata)) > 16384:
             raise ApiError("string_above_max_length", "'metadata' is larger than 16384 bytes", param="metadata")
-        self._check_tools(request)
-
-    def _check_tools(self, request: ChatRequest) -> None:
-        s = self.settings
-        if request.tools is not None and not request.tools and s.empty_tools == "refuse":
-            raise ApiError("invalid_value", "'tools' is an empty list; leave it out", param="tools")
-        if len(request.tools or ()) > s.max_tools:
-            raise ApiError("invalid_value", f"at most {s.max_tools} tools are allowed", param="tools")
-        names = [t.function.name for t in request.tools or ()]
-        for i, name in enumerate(names):
-            if name in names[:i]:
-                param = f"tools[{i}].function.name"
-                raise ApiError("invalid_value", f"'{param}': another tool is named {name!r} too", param=param)
-        choice = request.tool_choice
-        if choice in (None, "none", "auto"):
-            return
-        if not names:
-            raise ApiError("invalid_value", "'tool_choice' needs 'tools'", param="tool_choice")
-        if not isinstance(choice, str) and choice is not None and choice.function.name not in names:
-            message = f"'tool_choice' names {choice.function.name[:128]!r}, which is not in 'tools'"
-            raise ApiError("invalid_value", message, param="tool_choice.function.name")
+        check_tools(request, self.settings)
 
 
 def _session(request: ChatRequest) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ NOT_HELD: Final = (
     "unevaluatedItems", "$dynamicRef", "$recursiveRef",
 )  # fmt: skip
 """JSON Schema keywords that a grammar leaves out: an answer could break them."""
+LOOK_AROUND: Final = re.compile(r"\(\?<?[=!]")
 HOLD_NAMES: Final = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
 HOLD_LISTS: Final = frozenset({"anyOf", "oneOf", "allOf", "prefixItems", "items"})
 HOLD_ONE: Final = frozenset(
@@ -55,6 +57,9 @@ def _check(schema: Mapping[str, Any], param: str, *, strict: bool) -> None:
             message = (
                 f"'{param}': '{word}'{where} is not supported with strict: true; leave it out or set strict to false"
             )
+            raise ApiError("invalid_schema", message, param=param)
+        if strict and isinstance(node.get("pattern"), str) and LOOK_AROUND.search(node["pattern"]):
+            message = f"'{param}': 'pattern'{where} looks ahead or behind, which is not supported with strict: true"
             raise ApiError("invalid_schema", message, param=param)
         if strict and isinstance(node.get("allOf"), list) and len(node["allOf"]) > 1:
             message = (

@@ -45,16 +45,6 @@ LARGE_PROMPT_TOKENS: Final = 65536
 RECORD_BLOCK_TOKENS: Final = 512  # what loadtest/replay.py and public traces count in
 
 
-def _add_media(context: RequestContext, media: Sequence[PreparedMedia]) -> None:
-    assert context.usage is not None
-    for part in media:
-        if part.modality == "image":
-            context.usage.images += 1
-        else:
-            context.usage.videos += 1
-        context.usage.media_bytes += part.source_bytes
-
-
 @dataclass(frozen=True, slots=True)
 class Inputs:
     """What was made before the place: the prompt only where media had to wait for it."""
@@ -78,8 +68,8 @@ class Pipeline:
         api: ApiSettings,
         abort_wait_s: float,
         record_blocks: bool = False,
-        huge_texts: Executor,
         log_prompt_characters: int = 0,
+        huge_texts: Executor,
     ) -> None:
         """`huge_texts`: where the largest texts of all models become tokens."""
         self.texts = TokenTexts(checkpoint)
@@ -136,9 +126,9 @@ class Pipeline:
         except BaseException:
             await place.aclose()
             raise
-        for given in inputs:
-            _add_media(context, given.media)
         runs = [Run(one, context, self._metrics, self._abort_wait_s) for one in opened]
+        for given in inputs:
+            context.usage.add_media(given.media)
         left = len(runs)
 
         async def closed(run: Run) -> None:

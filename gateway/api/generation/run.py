@@ -93,6 +93,7 @@ class Run:
         self._open = len(opened.parsers)
         self._model = opened.model
         self._context.notes["model"] = opened.model
+        self._gaps = child(self._metrics.itl, opened.model)
 
     @property
     def prompt_tokens(self) -> int:
@@ -146,7 +147,7 @@ class Run:
                 child(self._metrics.ttft, self._model).observe(now - self._context.began)
                 self._context.notes.setdefault("ttft_ms", round((now - self._context.began) * 1000, 2))
             else:
-                child(self._metrics.itl, self._model).observe(now - self._last)
+                self._gaps.observe(now - self._last)
             self._last = now
             out: list[Update] = []
             failure: ApiError | None = None
@@ -180,6 +181,7 @@ class Run:
                     out.append(Update(index, events))
             case Finish(index, kind, usage, matched):
                 choice = self._choice(index)
+                self._stream.tokens_seen = True  # an answer of no tokens is an answer: it must not come twice
                 if index == 0:
                     self.cached_tokens = usage.cached_tokens
                 if choice.finish is not None:
@@ -270,7 +272,7 @@ class Run:
         ):
             child(self._metrics.tokens, model, kind).inc(value)
         if self._first is not None and count > 1:
-            child(self._metrics.tpot, model).observe((now - self._first) / (count - 1))
+            child(self._metrics.tpot, model).observe((self._last - self._first) / (count - 1))
         child(self._metrics.generation_duration, model).observe(now - self._context.began)
         notes, name = self._context.notes, self._stream.client.name
         # A request may have several runs, here and there.

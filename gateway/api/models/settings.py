@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
 from gateway.routing.discovery import DiscoverySettings
 from gateway.routing.settings import EngineEndpoint, RoutingSettings
+
+PRINTABLE: Final = re.compile(r"[!-~]([ -~]*[!-~])?")
 
 
 class ModelSettings(BaseModel):
@@ -92,6 +96,9 @@ def checkpoint_name(path: Path) -> str:
 
 def name_mistakes(models: list[ModelSettings], routes: list[RouteSettings]) -> Iterator[str]:
     """What is wrong with the names of models and routes taken together: one sentence each."""
+    for name in (m.served_name for m in models):
+        if not PRINTABLE.fullmatch(name):
+            yield f"model name {name!r}: only printable ASCII characters are allowed, since it is sent in a header"
     owners: dict[str, str] = {}
     for kind, name, names in [
         *(("model", m.served_name, m.names) for m in models),

@@ -21,8 +21,8 @@ class DnsDiscovery(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     name: str = Field(min_length=1, max_length=253, description="Every A and AAAA record is an engine.")
-    port: int = Field(ge=1, le=65535)
-    scheme: Scheme = "http"
+    port: int = Field(ge=1, le=65535, description="Port of every engine.")
+    scheme: Scheme = Field(default="http", description="How the engines are spoken to.")
     interval_s: float = Field(default=5.0, gt=0, description="Time between two lookups.")
     keep_s: float = Field(default=300.0, ge=0, description="How long the last answer holds while lookups fail.")
 
@@ -35,7 +35,7 @@ class EndpointSliceDiscovery(BaseModel):
         default=None, pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$", description="None: the gateway's own."
     )
     port: int | str | None = Field(default=None, description="Number or name; None: the Service's only port.")
-    scheme: Scheme = "http"
+    scheme: Scheme = Field(default="http", description="How the engines are spoken to.")
     api_url: str | None = Field(default=None, pattern=r"^https?://[^\s]+$", description="None: the cluster's own API.")
     credentials: Path = Field(
         default=Path("/var/run/secrets/kubernetes.io/serviceaccount"),
@@ -54,9 +54,11 @@ class DiscoverySettings(BaseModel):
     source: Literal["static", "file", "dns", "endpointslices"] = Field(
         default="static", description="Where engines are found besides those in `engines`; static: nowhere else."
     )
-    file: FileDiscovery | None = None
-    dns: DnsDiscovery | None = None
-    endpointslices: EndpointSliceDiscovery | None = None
+    file: FileDiscovery | None = Field(default=None, description="A file that is watched.")
+    dns: DnsDiscovery | None = Field(default=None, description="The addresses of a name: a headless Service.")
+    endpointslices: EndpointSliceDiscovery | None = Field(
+        default=None, description="The ready endpoints of a Service, from the Kubernetes API."
+    )
     max_engines: int = Field(default=256, ge=1, le=4096, description="More than these are not used, and it is logged.")
 
     @model_validator(mode="after")

@@ -31,8 +31,14 @@ class Command:
         self._folder = folder
         self._workers = workers
         self._settings = settings
+        self.settings: dict[str, Any] = {}
         self.port, self.operations_port = free_port(), free_port()
         self.scheme = "http"
+        self.config = folder / "gateway.yaml"
+
+    def write(self, **changes: Any) -> None:
+        self.settings |= changes
+        self.config.write_text(json.dumps(self.settings))
 
     @property
     def engine(self) -> MockEngine:
@@ -41,7 +47,7 @@ class Command:
     async def __aenter__(self) -> Self:
         for engine in self.engines:
             await engine.start()
-        settings = {
+        self.settings = {
             "model_path": str(TINY),
             "engines": [{"url": e.url} for e in self.engines],
             "port": self.port,
@@ -49,9 +55,8 @@ class Command:
             "observability": {"log_format": "text"},
             **self._settings,
         }
-        config = self._folder / "gateway.yaml"
-        config.write_text(json.dumps(settings))
-        command = [sys.executable, "-m", "gateway.cli", "gateway", "--config", str(config)]
+        self.write()
+        command = [sys.executable, "-m", "gateway.cli", "gateway", "--config", str(self.config)]
         self._log = self._folder / "log"
         with self._log.open("wb") as log:
             self.process = await asyncio.create_subprocess_exec(
@@ -102,8 +107,8 @@ class Command:
     async def call(self, method: str, path: str, **kwargs: Any) -> Answer:
         return await self._fetch(method, f"{self.scheme}://127.0.0.1:{self.port}{path}", **kwargs)
 
-    async def operations(self, path: str) -> Answer:
-        return await self._fetch("GET", f"http://127.0.0.1:{self.operations_port}{path}")
+    async def operations(self, path: str, method: str = "GET") -> Answer:
+        return await self._fetch(method, f"http://127.0.0.1:{self.operations_port}{path}")
 
     async def _fetch(self, method: str, url: str, **kwargs: Any) -> Answer:
         async with self.session.request(method, url, **kwargs) as response:

@@ -30,7 +30,7 @@ CLIENTS: Final = 16
 WARM_SHARE, WARM_LEAST_S = 0.25, 20.0
 AFTERMATH_S: Final = 3.0
 """After its engine is well again a fault may still end a request: the gateway's idle timeout, and a health check."""
-MAX_FILES, MAX_THREADS, MAX_TASKS = 2, 0, 2
+MAX_FILES, MAX_THREADS, MAX_TASKS = 2, 8, 2  # thread pools grow to their bound when first needed
 MAX_GROWTH_BYTES: Final = 12 << 20
 
 
@@ -99,7 +99,7 @@ async def _phase(
 
 def _cause(failed: Failed, workers: dict[str, list[str]], faults: list[Fault]) -> str | None:
     """The fault that may have ended the request: on its engine, at the same time."""
-    for fault in faults:
+    for fault in reversed(faults):
         overlap = failed.begin <= fault.end + AFTERMATH_S and failed.end >= fault.begin
         if overlap and fault.engine in workers.get(failed.request_id, ()):
             return fault.kind

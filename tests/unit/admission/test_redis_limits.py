@@ -16,10 +16,12 @@ import pytest
 
 from gateway.admission.admission import Admission, Permit
 from gateway.admission.limits import Bucket
-from gateway.admission.redis_limits import RedisLimits
+from gateway.admission.redis_limits import RedisLimits, problem_of
 from gateway.admission.settings import AdmissionSettings
 from gateway.errors import ApiError
 from gateway.metrics import Metrics
+from gateway.processes.client import HubClient
+from gateway.processes.hub import Hub
 from tests.fixtures.redis import RedisServer
 
 
@@ -239,6 +241,47 @@ async def test_leases_taken_without_redis_are_known_to_it_later(redis: RedisServ
                 await asyncio.gather(second, return_exceptions=True)
 
 
+async def test_a_redis_that_answers_with_errors_is_a_redis_that_is_away(tmp_path: Path) -> None:
+    server = RedisServer(tmp_path, "--maxmemory", "1mb", "--maxmemory-policy", "noeviction")
+    server.start()
+    try:
+        async with gateways(1, server.url, requests_per_minute=3, max_in_flight=1) as [a]:
+            assert await admitted(a, 10) == 3
+            await asyncio.wait_for(hold(a), 10)
+            assert value(a, "redis_up") == 0 and value(a, "redis_failures_total") >= 1
+    finally:
+        server.stop()
+
+
+async def test_a_redis_that_forgot_its_scripts_gets_them_again(redis: RedisServer) -> None:
+    async with gateways(1, redis.url, requests_per_minute=5) as [a]:
+        assert await admitted(a, 2) == 2
+        shared = a._leases
+        assert isinstance(shared, RedisLimits)
+        await shared._client.script_flush()
+        assert await admitted(a, 10) == 3
+        assert value(a, "redis_up") == 1
+
+
+async def test_processes_of_one_command_share_through_redis_and_without_it_through_their_supervisor(
+    redis: RedisServer, tmp_path: Path
+) -> None:
+    hub = Hub(100, 100, lambda number: None)
+    await hub.start(tmp_path / "hub.sock")
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(hub.close)
+        processes = []
+        for number in range(2):
+            client = HubClient(tmp_path / "hub.sock", number)
+            await client.connect()
+            stack.callback(client.close)
+            made = Admission(settings(redis.url, requests_per_minute=10), Metrics(), rates=client, places=client)
+            processes.append(await stack.enter_async_context(made))
+        assert sum(await asyncio.gather(*(admitted(p, 15) for p in processes))) == 10
+        redis.stop()
+        assert sum(await asyncio.gather(*(admitted(p, 15) for p in processes))) == 10
+
+
 async def test_tls_and_password(tmp_path: Path) -> None:
     openssl = shutil.which("openssl")
     if openssl is None:
@@ -262,6 +305,9 @@ async def test_tls_and_password(tmp_path: Path) -> None:
             async with gateways(1, url, **fields) as [a]:
                 await a.admit("default")
                 assert value(a, "redis_up") == up
+        good = settings(url, redis_password="s3cret", redis_ca_file=certificate)
+        assert await problem_of(good) is None
+        assert "AuthenticationError" in str(await problem_of(good.model_copy(update={"redis_password": None})))
         async with gateways(1, url, redis_password="s3cret", requests_per_minute=5) as [a]:
             assert value(a, "redis_up") == 0, "an unknown authority must not be believed"
     finally:

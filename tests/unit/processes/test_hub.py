@@ -6,6 +6,7 @@ import asyncio
 import signal
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from gateway.metrics import Metrics
 from gateway.processes.client import HubClient
 from gateway.processes.frames import Frames, pack
 from gateway.processes.hub import Hub
-from gateway.processes.routing import share_decisions
+from gateway.processes.routing import share_load, share_routing
+from gateway.routing.elsewhere import Elsewhere, Load
 from gateway.routing.policies import RouteRequest
 
 
@@ -148,6 +150,11 @@ class OtherRouter:
     def __init__(self) -> None:
         self.on_sent: Any = None
         self.seen: list[tuple[str, RouteRequest]] = []
+        self.elsewhere = Elsewhere()
+        self.now: dict[str, Load] = {}
+
+    def loads(self) -> dict[str, Load]:
+        return self.now
 
     def heard(self, engine: str, request: RouteRequest) -> None:
         self.seen.append((engine, request))
@@ -157,7 +164,7 @@ async def test_routing_decisions_reach_every_other_process_whole(tmp_path: Path)
     async with hub(tmp_path) as (_, path), processes(path, 3) as clients:
         routers = [OtherRouter() for _ in clients]
         for client, router in zip(clients, routers, strict=True):
-            share_decisions(client, [OtherRouter(), router])  # type: ignore[list-item]
+            share_routing(client, [OtherRouter(), router])  # type: ignore[list-item]
         await asyncio.gather(*(c.take("t", "requests", 9, 0) for c in clients))  # all are known to the hub
         names = [i.to_bytes(8, "big") for i in range(4096)]
         routers[0].on_sent("engine-1", RouteRequest(1 << 20, names, 256, "session"))
@@ -167,6 +174,36 @@ async def test_routing_decisions_reach_every_other_process_whole(tmp_path: Path)
             assert (engine, request.prompt_tokens, request.block_tokens) == ("engine-1", 1 << 20, 256)
             assert list(request.names) == names
         assert not routers[0].seen
+
+
+async def test_what_a_process_has_in_flight_is_seen_by_the_others_until_it_dies(tmp_path: Path) -> None:
+    async with hub(tmp_path) as (_, path), processes(path) as (a, b), AsyncExitStack() as sharing:
+        mine, theirs = OtherRouter(), OtherRouter()
+        mine.now = {"engine-0": (5, 600, 7000)}
+        for client, router in ((a, mine), (b, theirs)):
+            await sharing.enter_async_context(share_load(client, [router]))  # type: ignore[list-item]
+            client.serving()
+
+        def seen() -> list[tuple[str, int, int, int]]:
+            own = [Worker("engine-0", 1, 10, 100), Worker("engine-1", 3, 30, 300)]
+            return [(c.name, c.in_flight, c.pending_tokens, c.resident_tokens) for c in theirs.elsewhere.with_ours(own)]
+
+        await until(lambda: seen()[0] == ("engine-0", 6, 610, 7100))
+        assert seen()[1] == ("engine-1", 3, 30, 300)
+        mine.now = {"engine-1": (1, 0, 50)}
+        await until(lambda: [c[1] for c in seen()] == [1, 4])
+        a.close()
+        await until(lambda: [c[1] for c in seen()] == [1, 3])
+        assert not theirs.elsewhere
+
+
+@dataclass
+class Worker:
+    name: str
+    in_flight: int
+    pending_tokens: int
+    resident_tokens: int
+    reported_load: float | None = None
 
 
 def test_a_models_places_are_divided_without_rest() -> None:

@@ -20,7 +20,8 @@
 
 namespace msa {
 
-template <int KD, int QD, int WARPS, int DEPTH, bool GIVEN>  // K/V type, query type, warps a CTA, 8 KB steps in its ring, blocks given
+// K/V type, query type, warps a CTA, 8 KB steps in its ring, blocks given, chosen by the cluster's CTAs together
+template <int KD, int QD, int WARPS, int DEPTH, bool GIVEN, bool SHARED = false>
 struct Attend {
   static constexpr int kThreads = WARPS * 32, kMinCtas = DEPTH == 2 ? 3 : 2;
   static constexpr int kMath = kMathType<KD>;
@@ -49,6 +50,7 @@ struct Attend {
     float4 parts[16 * kDim / 4];
     float2 states[16][16];
     typename Chooser<WARPS>::Smem chooser;
+    typename Chooser<WARPS>::Sent shared[SHARED ? 16 : 1][kTopK];
   };
 
   // Operand registers of output tile `i` (0..15): column g of the tile is element
@@ -78,6 +80,9 @@ struct Attend {
   MSA_DEVICE static void run(const AttendParams& p, char* memory, int cluster_size) {
     Smem& sm = *reinterpret_cast<Smem*>(memory);
     stamp(1, 0);
+    if constexpr (SHARED) {
+      for (int i = tid(); i < 16 * kTopK; i += kThreads) sm.shared[i / kTopK][i % kTopK] = {0, 0, 0, 0};
+    }
     cluster_arrive();
     const int log_cluster = popc(cluster_size - 1);  // a power of two
     const int rank = bid() & (cluster_size - 1), unit = bid() >> log_cluster;
@@ -109,7 +114,10 @@ struct Attend {
       const int own_page = length > 0 ? page_of(p.table, table_row(p.table, request), (length - 1) >> 7) : 0;
       grid_wait();
       stamp(1, 1);
-      Chooser<WARPS>::choose(p, sm.chooser, sm.arena.choose, request, j, group, share, own_page);
+      if constexpr (SHARED)
+        Chooser<WARPS>::choose_shared(p, sm.chooser, sm.arena.choose, sm.shared, request, j, group, share, own_page, rank, cluster_size);
+      else
+        Chooser<WARPS>::choose(p, sm.chooser, sm.arena.choose, request, j, group, share, own_page);
     }
     const Chosen& chosen = sm.chooser.chosen;
     stamp(1, 4);

@@ -150,6 +150,83 @@ struct Chooser {
     stamp(1, 3);
   }
 
+  // The same choice by all CTAs of the cluster together: each ranks its part of the candidates exactly and stores its best
+  // into `shared` of every peer, then each ranks what it was sent. Same order of items, so the same choice as `choose`.
+  // `shared` must be zeros when the cluster begins (before its first arrive); takes the wait of that arrive, and leaves an
+  // arrive behind in its place.
+  struct alignas(16) Sent { uint32_t key, index, page, zero; };
+  using Shared = Sent[16][kTopK];
+  MSA_DEVICE static void choose_shared(const AttendParams& p, Smem& sm, Arena& arena, Shared& shared, int request, int j, int group,
+                                       const Share& share, int own_page, int rank, int cluster_size) {
+    const int length = row_length(p.lengths, request, j), own = length > 0 ? (length - 1) >> 7 : -1;
+    if (own < p.topk) {  // alike in all CTAs of the cluster
+      if (warp() == 0) take_all(p, sm, request, length, own);
+      cta_sync();
+      return;
+    }
+    const int want = p.topk - 1;
+    const int n = share.splits * share_slots(share.blocks, share.splits);
+    const int64_t base = candidate_base(p.candidates, request, j * p.groups + group, share);
+    const int begin = (n * rank / cluster_size) & ~1, end = rank + 1 == cluster_size ? n : (n * (rank + 1) / cluster_size) & ~1;
+    const int mine = end - begin, even = (mine + 1) & ~1;
+    if (tid() == 0) arena.count = 0;
+    MSA_UNROLL_2
+    for (int i = 2 * tid(); i < even; i += 2 * kThreads) {
+      const uint4 two = load_16(p.candidates.key_page + base + begin + i);  // may look one behind the last, never behind the buffer
+      const uint32_t at = static_cast<uint32_t>(begin + i);
+      arena.item[i] = two.x ? static_cast<uint64_t>(two.x) << 32 | (0xffffffffu - at) : 0;
+      arena.item[i + 1] = two.z && i + 1 < mine ? static_cast<uint64_t>(two.z) << 32 | (0xfffffffeu - at) : 0;
+      arena.page[i] = static_cast<int>(two.y);
+      arena.page[i + 1] = static_cast<int>(two.w);
+    }
+    cta_sync();
+    cluster_wait();  // every CTA of the cluster has begun: its shared memory may be written
+    MSA_NO_UNROLL
+    for (int i = tid(); i < mine; i += kThreads) {
+      const uint64_t item = arena.item[i];
+      const int above = item ? count_above(arena.item, even, item) : want;
+      if (above < want) {
+        const Sent sent{picked_key(item), static_cast<uint32_t>(picked_index(item)), static_cast<uint32_t>(arena.page[i]), 0};
+        float4 words;
+        memcpy(&words, &sent, sizeof(words));
+        MSA_NO_UNROLL
+        for (int r = 0; r < cluster_size; r++) cluster_store(reinterpret_cast<float4*>(&shared[rank][above]), r, words);
+      }
+    }
+    cluster_arrive();
+    cluster_wait();
+    cluster_arrive();  // what the merge waits for
+    const int sent = cluster_size * kTopK;
+    MSA_NO_UNROLL
+    for (int i = tid(); i < sent; i += kThreads) {
+      const Sent& s = shared[i / kTopK][i % kTopK];
+      arena.item[i] = s.key ? static_cast<uint64_t>(s.key) << 32 | (0xffffffffu - s.index) : 0;
+    }
+    cta_sync();
+    MSA_NO_UNROLL
+    for (int i = tid(); i < sent; i += kThreads) {
+      const uint64_t item = arena.item[i];
+      const int above = item ? count_above(arena.item, sent, item) : want;
+      if (above < want) {
+        const Sent& s = shared[i / kTopK][i % kTopK];
+        sm.chosen.page[above] = static_cast<int>(s.page);
+        sm.chosen.limit[above] = kBlock;
+        sm.chosen.source[above] = static_cast<int>(base) + static_cast<int>(s.index);
+        smem_add(&arena.count, 1);
+      }
+    }
+    cta_sync();
+    if (tid() == 0) {
+      const int got = arena.count;
+      sm.chosen.page[got] = own_page;
+      sm.chosen.limit[got] = length - own * kBlock;
+      sm.chosen.source[got] = -1 - own;
+      sm.chosen.count = got + 1;
+    }
+    cta_sync();
+    stamp(1, 3);
+  }
+
   // Blocks named by the caller, in any order; ids outside 0..own are ignored.
   MSA_DEVICE static void take(const AttendParams& p, Smem& sm, int request, int j, int group) {
     if (warp() == 0) {
