@@ -224,4 +224,5 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # else the server would be left running
     sys.exit(run(sys.argv[1:]))

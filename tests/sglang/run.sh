@@ -143,7 +143,7 @@ fi
 if wants bench; then  # `catalejo bench engine` from start to table; on a CPU there is nothing to compare
   stop
   echo "test-sglang: catalejo bench engine (log: $OUT/bench)"
-  server "$SGLANG_VENV/bin/python" -m engine.bench.serving --small --layers 3 --hidden 128 --modes auto --rounds 2 \
+  server "$SGLANG_VENV/bin/python" -m engine.bench.serving --small --layers 3 --hidden 128 --modes auto \
     --prefix 64 --own 20 --decode 4 --concurrency 1,2 --new 3,20 --port "$PORT" --logs $OUT/bench --out $OUT/bench.json \
     "${FLAGS[@]}" --max-total-tokens 20000 >$OUT/bench.txt || { failed=1; tail -20 $OUT/bench.txt; }
   grep -E '^(round|greedy|mix 2)' $OUT/bench.txt || failed=1

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from engine import wire
 from tests.contract.client import Answer, EngineClient, request, text_ids
 from tests.sglang.live.test_equality import assert_equal, mixed
 
+pytestmark = pytest.mark.timeout(900)  # seconds on an idle machine, minutes on a busy one
 SAMPLING = {"max_new_tokens": 12, "temperature": 0.0, "ignore_eos": True}
 
 

@@ -17,6 +17,7 @@ from tests.sglang.live.cases import HELLO, OFF, ON, PARIS, STREAM, SUM, WEATHER,
 from tests.sglang.live.stack import gateway_in_front
 from tests.sglang.live.talk import Record, ask
 
+pytestmark = pytest.mark.timeout(900)  # seconds on an idle machine, minutes on a busy one
 DEMO = Path(__file__).parents[3] / "engine" / "checkpoints" / "demo" / "model"
 ENGINE = os.environ.get("CATALEJO_CONTRACT_URL", "")
 TOKEN = os.environ.get("CATALEJO_CONTRACT_TOKEN")

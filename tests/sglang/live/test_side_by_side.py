@@ -16,6 +16,7 @@ from tests.sglang.live.cases import CASES
 from tests.sglang.live.stack import gateway_in_front
 from tests.sglang.live.talk import Record, ask, flat
 
+pytestmark = pytest.mark.timeout(1800)  # seconds on an idle machine, minutes on a busy one
 DEMO = Path(__file__).parents[3] / "engine" / "checkpoints" / "demo" / "model"
 
 REFUSED = {"error in", "error names"}
