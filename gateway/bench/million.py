@@ -30,7 +30,7 @@ from gateway.commands.paths import tiny_checkpoint
 BLOCK: Final = 128
 REPEATS: Final = 5
 PATIENCE_S: Final = 1800.0
-START_S: Final = 300.0
+START_S: Final = 900.0
 
 
 def body_of(port: int, ids: np.ndarray, max_tokens: int = 1) -> bytes:
@@ -137,15 +137,11 @@ def local(tokens: int, chunk: int, checkpoint: Path | None = None) -> dict[str, 
         choices.unlink(missing_ok=True)
         engine, port, cores = _free_port(), _free_port(), set(os.sched_getaffinity(0))
         sizes = ["--tokens", str(len(first)), "--chunk-tokens", str(chunk)]
+        serve = [*needle, "serve", str(folder), "--port", str(engine), *sizes]
+        front = gateway_command(port, engine, folder / "model")
         with (
-            _process(
-                [*needle, "serve", str(folder), "--port", str(engine), *sizes],
-                cores,
-                f"http://127.0.0.1:{engine}/health",
-            ),
-            _process(
-                gateway_command(port, engine, folder / "model"), cores, f"http://127.0.0.1:{port}/ready", START_S
-            ) as pid,
+            _process(serve, cores, f"http://127.0.0.1:{engine}/health", START_S),
+            _process(front, cores, f"http://127.0.0.1:{port}/ready", START_S) as pid,
         ):
             report: dict[str, Any] = {"tokens": len(first), "blocks": -(-len(first) // BLOCK)}
             report["first_token_s"], usage = completion(port, first)
