@@ -8,7 +8,7 @@ PORT ?= 8000
 PYTEST_WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test conformance fuzz-api test-sglang test-deploy test-apiserver check format locks clean
+.PHONY: help setup serve test soak conformance fuzz-api test-sglang test-deploy test-apiserver check format locks clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/; s/\$$\(PORT\)/$(PORT)/' | expand -t 18
@@ -22,6 +22,9 @@ serve: setup ## gateway and embedded engine on 127.0.0.1:$(PORT) (PORT=8001 for 
 test: setup ## every test that needs no GPU, no cluster and no network
 	cargo test --release --quiet --manifest-path preproc_rs/Cargo.toml --features video
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile -m "not slow"
+
+soak: setup ## gateway, failing engines and clients of every kind for SOAK_SECONDS (1200), then the accounts are compared
+	SOAK_SECONDS=$(or $(SOAK_SECONDS),1200) $(BIN)/python -m pytest -s -m slow tests/soak/gateway
 
 conformance: setup ## real OpenAI clients against a real gateway; own virtual environments, needs node for half of them
 	VENV=$(VENV) tests/conformance/run.sh
@@ -51,7 +54,7 @@ format: setup ## rewrite files in the project's format
 	cargo fmt --all
 
 locks: setup ## re-pin requirements/app.txt from pyproject.toml
-	$(BIN)/pip-compile --quiet --upgrade --extra engine-local --extra loadtest --extra dev --strip-extras --allow-unsafe \
+	$(BIN)/pip-compile --quiet --upgrade --extra engine-local --extra loadtest --extra tracing --extra dev --strip-extras --allow-unsafe \
 	  --no-emit-index-url --no-emit-find-links --no-header --no-annotate -o requirements/app.txt pyproject.toml
 
 clean: ## remove everything built here

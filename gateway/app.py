@@ -1,11 +1,12 @@
-"""The ASGI application: wiring only. Order of the layers, outermost first: RequestScope (ids, log, last resort), CORS,
+"""The ASGI application: wiring only. Order of the layers, outermost first: CORS, RequestScope (ids, log, last resort),
 Authentication, the framework's error handlers, the routes."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, Final
 
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
@@ -14,47 +15,88 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from gateway import version
 from gateway.admission.admission import Admission
 from gateway.admission.middleware import Authentication
+from gateway.api.admin.router import router as admin_router
 from gateway.api.chat.router import router as chat_router
 from gateway.api.completions.router import router as completions_router
 from gateway.api.context import RequestScope, context_of
 from gateway.api.docs_page import router as docs_router
 from gateway.api.fast_path import FastPath
 from gateway.api.files.router import create_router as create_files_router
+from gateway.api.health.router import metrics_router
 from gateway.api.health.router import router as health_router
 from gateway.api.models.router import router as models_router
 from gateway.api.openapi import add_schemas
+from gateway.api.operations.server import operations_app, operations_server
 from gateway.api.responses import install_error_handlers
 from gateway.api.tokenize.router import router as tokenize_router
 from gateway.config import Settings
 from gateway.metrics import Metrics
 from gateway.observability.loop_lag import watch_loop
+from gateway.observability.observer import Observer
+from gateway.processes.client import HubClient
+from gateway.processes.routing import share_load, share_routing
+from gateway.reload import Reloader
 from gateway.services import services_of, start
 
+LIMIT_HEADERS: Final = ("limit", "remaining", "reset")
 
-def create_app(settings: Settings) -> FastAPI:
-    """Everything heavy (checkpoint, media workers, engine pool) starts with the application's lifespan."""
+
+def create_app(
+    settings: Settings,
+    *,
+    hub: HubClient | None = None,
+    operations_sockets: list[socket.socket] | None = None,
+    reread: Callable[[], Settings] | None = None,
+) -> FastAPI:
+    """Everything heavy (checkpoint, media workers, engine pool) starts with the application's lifespan. `hub`: of the
+    supervisor, when this is one of several processes; `operations_sockets`: the second port, when it is bound already;
+    `reread`: reads the configuration again, for SIGHUP."""
     metrics = Metrics()
     metrics.build.info({"version": version()})
-    admission = Admission(settings.admission, metrics)
+    process = (0, 1) if hub is None else (hub.number, settings.workers)
+    admission = Admission(settings.admission, metrics, rates=hub, places=hub, process=process)
+    observer = Observer(settings.observability, metrics)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        services = await start(settings, metrics, admission)
-        app.state.services = services
-        try:
-            async with watch_loop(metrics):
-                yield
-        finally:
-            await services.close()
+        async with AsyncExitStack() as running:
+            await running.enter_async_context(observer.running())
+            if hub is not None:
+                await hub.connect()
+                running.callback(hub.close)
+            await running.enter_async_context(admission)
+            services = await start(settings, metrics, admission)
+            running.push_async_callback(services.close)
+            app.state.services = services
+            if hub is not None:
+                services.hub = hub
+                share_routing(hub, services.routers)
+                await running.enter_async_context(share_load(hub, services.routers))
+            if settings.operations.port is not None:
+                routers = [health_router, metrics_router, admin_router]
+                operations = operations_app(settings, metrics, observer, routers, app.state)
+                app.state.operations_sockets = await running.enter_async_context(
+                    operations_server(settings, operations, operations_sockets)
+                )
+            await running.enter_async_context(watch_loop(metrics))
+            if reread is not None:
+                await running.enter_async_context(Reloader(reread, services).on_signal())
+            if hub is not None:
+                hub.serving()
+            yield
 
     app = _Application(title="Catalejo", version=version(), lifespan=lifespan, docs_url=None, redoc_url=None)
     install_error_handlers(app)
-    layers = _layers(settings, metrics, admission)
+    layers = _layers(settings, metrics, admission, observer)
     for layer, options in reversed(layers):
         app.add_middleware(layer, **options)
-    own = (chat_router, completions_router, tokenize_router, models_router, health_router)
+    own = [chat_router, completions_router, tokenize_router, models_router, health_router]
+    if settings.operations.port is None:
+        own.append(metrics_router)
     for router in own:
         app.include_router(router)
+    if settings.operations.port is None:
+        app.include_router(admin_router)
     app.include_router(docs_router)
     app.include_router(create_files_router(lambda r: services_of(r).media.files, lambda r: context_of(r).tenant))
 
@@ -67,20 +109,23 @@ def create_app(settings: Settings) -> FastAPI:
     return app
 
 
-def _layers(settings: Settings, metrics: Metrics, admission: Admission) -> list[tuple[Any, dict[str, Any]]]:
+def _layers(
+    settings: Settings, metrics: Metrics, admission: Admission, observer: Observer
+) -> list[tuple[Any, dict[str, Any]]]:
     """Outermost first."""
-    layers: list[tuple[Any, dict[str, Any]]] = [
-        (RequestScope, {"metrics": metrics, "access_log": settings.observability.access_log})
-    ]
-    if settings.cors_origins:
+    layers: list[tuple[Any, dict[str, Any]]] = []
+    if settings.cors_origins:  # around everything, or a browser could not read a refusal
+        limits = [f"x-ratelimit-{what}-{kind}" for kind in ("requests", "tokens") for what in LIMIT_HEADERS]
         cors = {
             "allow_origins": settings.cors_origins,
             "allow_methods": ["*"],
             "allow_headers": ["*"],
-            "expose_headers": ["x-request-id", "retry-after"],
+            "expose_headers": ["x-request-id", "retry-after", "openai-processing-ms", "x-catalejo-model", *limits],
         }
         layers.append((CORSMiddleware, cors))
-    layers.append((Authentication, {"admission": admission}))
+    log = settings.observability.access_log
+    layers.append((RequestScope, {"metrics": metrics, "access_log": log, "observer": observer}))
+    layers.append((Authentication, {"admission": admission, "protect_metrics": settings.admission.protect_metrics}))
     return layers
 
 

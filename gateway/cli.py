@@ -15,9 +15,7 @@ app.add_typer(bench, name="bench")
 app.add_typer(loadtest_app, name="loadtest")
 
 ModelOption = Annotated[Path | None, typer.Option("--model", help="Checkpoint folder; the shipped demo when absent.")]
-ConfigOption = Annotated[
-    Path | None, typer.Option("--config", help="YAML file; see docs/api.md and gateway/config.py.")
-]
+ConfigOption = Annotated[Path | None, typer.Option("--config", help="YAML file; docs/configuration.md tells its keys.")]
 
 
 def _show_version(asked: bool) -> None:
@@ -44,13 +42,14 @@ def gateway(
     host: Annotated[str | None, typer.Option()] = None,
     port: Annotated[int | None, typer.Option(min=0, max=65535)] = None,
     model_name: Annotated[str | None, typer.Option(help="Served name; the checkpoint folder's when absent.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Gateway processes on the port; 1 when absent.")] = None,
     config: ConfigOption = None,
     print_config: Annotated[bool, typer.Option("--print-config", help="Print every setting as YAML and end.")] = False,
 ) -> None:
     """Run the gateway in front of one or more engines."""
     from gateway.commands import serve
 
-    raise typer.Exit(serve.gateway(config, engine, model, host, port, model_name, print_only=print_config))
+    raise typer.Exit(serve.gateway(config, engine, model, host, port, model_name, workers, print_only=print_config))
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -108,6 +107,40 @@ def doctor(
     raise typer.Exit(command.run(model, engine, config))
 
 
+@app.command()
+def usage(
+    config: ConfigOption = None,
+    ledger: Annotated[
+        Path | None, typer.Option(help="SQLite file, or folder of JSON lines; the configuration's when absent.")
+    ] = None,
+    since: Annotated[str | None, typer.Option(help="A date or time in UTC (2026-11-30), or an age (7d, 24h).")] = None,
+    until: Annotated[str | None, typer.Option(help="The same; now when absent.")] = None,
+    by: Annotated[
+        str, typer.Option(help="Comma-separated: month, day, hour, tenant, model, outcome.")
+    ] = "day,tenant,model",
+    tenant: Annotated[str | None, typer.Option(help="Of this tenant alone.")] = None,
+    model: Annotated[str | None, typer.Option(help="Of this model alone.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="One line per group.")] = False,
+) -> None:
+    """Total the usage ledger: requests, tokens, media and costs by tenant, model and day."""
+    from gateway.commands import usage as command
+
+    if as_json and as_csv:
+        raise typer.BadParameter("give one of --json and --csv")
+    form = "json" if as_json else "csv" if as_csv else "table"
+    names = [name.strip() for name in by.split(",") if name.strip()]
+    raise typer.Exit(command.run(config, ledger, since, until, names, tenant, model, form))
+
+
+@app.command("config-reference")
+def config_reference() -> None:
+    """Print every setting with its type, default, environment name and meaning, as Markdown: docs/configuration.md."""
+    from gateway.commands.config_reference import reference
+
+    typer.echo(reference(), nl=False)
+
+
 @app.command("hash-key")
 def hash_key() -> None:
     """Read an API key from standard input, print the form for `api_key_hashes`."""
@@ -128,11 +161,16 @@ def bench_gateway(
     rate: Annotated[float, typer.Option(min=0.1, help="Tokens per second of each stream.")] = 50.0,
     seconds: Annotated[float, typer.Option(min=1)] = 10.0,
     as_json: Annotated[bool, typer.Option("--json")] = False,
+    smg: Annotated[Path | None, typer.Option(envvar="CATALEJO_BENCH_SMG", help="smg's executable.")] = None,
+    litellm: Annotated[Path | None, typer.Option(envvar="CATALEJO_BENCH_LITELLM", help="LiteLLM's executable.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="relay, catalejo, smg-http, smg-grpc, litellm; repeats.")
+    ] = None,
 ) -> None:
     """CPU per streamed event, added latency, loop stalls: a raw relay, this gateway, and peers when installed."""
     from gateway.bench.gateway import run
 
-    raise typer.Exit(run(streams, rate, seconds, as_json))
+    raise typer.Exit(run(streams, rate, seconds, as_json, smg, litellm, only or []))
 
 
 @bench.command("preprocess")
@@ -140,8 +178,15 @@ def bench_preprocess(
     as_json: Annotated[bool, typer.Option("--json")] = False,
     rounds: Annotated[int, typer.Option(min=1, help="Interleaved rounds; medians are printed.")] = 7,
     video: Annotated[bool, typer.Option("--video/--no-video")] = True,
+    instructions: Annotated[
+        bool, typer.Option("--instructions", help="Count instructions under callgrind instead of timing (minutes).")
+    ] = False,
 ) -> None:
     """Media to patch rows beside the reference processor, OpenCV and the bare decoders, in one run."""
+    if instructions:
+        from gateway.bench import preprocess_instructions as counting
+
+        raise typer.Exit(counting.run(as_json))
     from gateway.bench import preprocess as command
 
     raise typer.Exit(command.run(as_json, rounds, video))
@@ -156,6 +201,18 @@ def bench_msa(context: typer.Context) -> None:
     import sys
 
     raise typer.Exit(subprocess.run([sys.executable, "-m", "engine.bench.msa", *context.args], check=False).returncode)
+
+
+@bench.command(
+    "engine", context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False
+)
+def bench_engine(context: typer.Context) -> None:
+    """SGLang end to end, our kernels off against on, one server after the other (needs SGLang and a GPU)."""
+    import subprocess
+    import sys
+
+    words = [sys.executable, "-m", "engine.bench.serving", *context.args]
+    raise typer.Exit(subprocess.run(words, check=False).returncode)
 
 
 @bench.command(
@@ -207,12 +264,15 @@ def bench_routing(
 def bench_loadtest(
     streams: Annotated[list[int] | None, typer.Option(min=1, help="May be repeated; 64 and 256 when absent.")] = None,
     repeats: Annotated[int, typer.Option(min=1)] = 5,
+    aiperf: Annotated[str | None, typer.Option(help="AIPerf's command; the one on PATH when absent.")] = None,
+    guidellm: Annotated[str | None, typer.Option(help="GuideLLM's command; the one on PATH when absent.")] = None,
+    sglang: Annotated[str | None, typer.Option(help="A Python that imports sglang; this one when absent.")] = None,
     as_json: Annotated[bool, typer.Option("--json")] = False,
 ) -> None:
     """How far load harnesses are from a server that knows the truth, interleaved on this machine."""
-    from loadtest import bench as command
+    from loadtest.bench import command
 
-    command.main(streams, repeats, as_json)
+    command.main(streams, repeats, as_json, aiperf=aiperf, guidellm=guidellm, sglang=sglang)
 
 
 @bench.command("media-cache")

@@ -25,6 +25,7 @@ ERRORS: Final[Mapping[str, tuple[int, str]]] = {
     "string_above_max_length": (400, "invalid_request_error"),
     "request_timeout": (408, "invalid_request_error"),
     "request_headers_too_large": (431, "invalid_request_error"),
+    "expectation_failed": (417, "invalid_request_error"),
     "request_too_large": (413, "invalid_request_error"),
     "unsupported_media_type": (415, "invalid_request_error"),
     "not_found": (404, "invalid_request_error"),

@@ -10,6 +10,7 @@ import asyncio
 import secrets
 from typing import Any, Final
 
+import httptools
 import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
@@ -23,6 +24,25 @@ class _HeadTooLarge(Exception):
     """Ends the parser's work; uvicorn then asks for `send_400_response`."""
 
 
+class _UnknownExpectation(Exception):
+    """Likewise."""
+
+
+class _Parser(httptools.HttpRequestParser):
+    """Leaves a body alone when its request offers an upgrade; httptools takes it for the other protocol's data."""
+
+    def __init__(self, protocol: GatewayProtocol) -> None:
+        super().__init__(protocol)
+        self.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's own
+        self._protocol = protocol
+
+    def feed_data(self, data: Any) -> None:
+        try:
+            super().feed_data(data)
+        except httptools.HttpParserUpgrade as offer:
+            self._protocol.decline_upgrade(bytes(data[offer.args[0] :]))
+
+
 class GatewayProtocol(HttpToolsProtocol):
     header_timeout_s = 30.0
     """Of the class made by `protocol`."""
@@ -33,8 +53,11 @@ class GatewayProtocol(HttpToolsProtocol):
     """Of the finished lines of a request's head, by the parser's count."""
     _head_waiting = 0
     """Of an unfinished head, from its second read on: the parser tells of a line only when it is whole."""
+    _expects = b""
+    _offers_upgrade = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        self.parser = _Parser(self)
         super().connection_made(transport)
         self._arm()
 
@@ -55,6 +78,7 @@ class GatewayProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         self._head_begun = True
         self._head_bytes = self._head_waiting = 0
+        self._expects = b""
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
@@ -66,6 +90,8 @@ class GatewayProtocol(HttpToolsProtocol):
         super().on_header(name, value)
         if len(self.headers) > MAX_HEADERS:
             raise _HeadTooLarge
+        if len(name) == 6 and name.lower() == b"expect":
+            self._expects = value
 
     def _count(self, more: int) -> None:
         self._head_bytes += more
@@ -75,7 +101,30 @@ class GatewayProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._head_begun = False
         self._disarm()
-        super().on_headers_complete()
+        if self._expects and not self.expect_100_continue:
+            raise _UnknownExpectation
+        # CONNECT is no offer: without a tunnel there is nothing to answer, and uvicorn refuses its target.
+        self._offers_upgrade = self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
+        if not self._offers_upgrade:
+            super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        if not self._offers_upgrade:
+            super().on_message_complete()
+
+    def decline_upgrade(self, rest: bytes) -> None:
+        """An upgrade is an offer that a server may leave alone: the request is read again as if it had made none, and `rest`,
+        what came after its head, is its body. (curl and Java offer h2c with a first POST.)"""
+        connection = b", ".join(v for k, v in self.headers if k == b"connection").split(b",")
+        kept = [t.strip() for t in connection if t.strip().lower() not in (b"upgrade", b"http2-settings", b"")]
+        headers = [h for h in self.headers if h[0] not in (b"upgrade", b"http2-settings", b"connection")]
+        if kept:
+            headers.append((b"connection", b", ".join(kept)))
+        version = self.parser.get_http_version().encode()
+        lines = [b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, version), *(b"%b: %b" % h for h in headers)]
+        self._offers_upgrade = False
+        self.parser = _Parser(self)
+        self.parser.feed_data(b"\r\n".join(lines) + b"\r\n\r\n" + rest)
 
     def send_400_response(self, msg: str) -> None:
         if self._served:  # a pipelined request after one that is being answered: nothing may come into that answer
@@ -83,6 +132,9 @@ class GatewayProtocol(HttpToolsProtocol):
         elif max(self._head_bytes, self._head_waiting) > MAX_HEAD_BYTES or len(self.headers or ()) > MAX_HEADERS:
             message = f"the request's headers are more than {MAX_HEADERS}, or larger than {MAX_HEAD_BYTES} bytes"
             self._refuse(ApiError("request_headers_too_large", message))
+        elif self._expects and not self.expect_100_continue:
+            message = "the only expectation that can be met is 'Expect: 100-continue'"
+            self._refuse(ApiError("expectation_failed", message))
         else:
             self._refuse(ApiError("invalid_request", "the request is not proper HTTP/1.1"))
 

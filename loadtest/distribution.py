@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class _Distribution(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
 class Constant(_Distribution):
@@ -28,6 +28,12 @@ class Uniform(_Distribution):
     kind: Literal["uniform"] = "uniform"
     low: float
     high: float
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Uniform:
+        if self.high < self.low:
+            raise ValueError("low is above high")
+        return self
 
     def draw(self, rng: np.random.Generator) -> float:
         return float(rng.uniform(self.low, self.high))
@@ -49,6 +55,8 @@ class Lognormal(_Distribution):
     def _ordered(self) -> Lognormal:
         if self.mean < self.median:
             raise ValueError("a lognormal's mean is at least its median")
+        if self.max < self.min:
+            raise ValueError("min is above max")
         return self
 
     def draw(self, rng: np.random.Generator) -> float:
@@ -94,7 +102,8 @@ class Mixture(_Distribution):
 
 
 def _from_number(value: Any) -> Any:
-    return {"kind": "constant", "value": value} if isinstance(value, (int, float)) else value
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return {"kind": "constant", "value": value} if number else value
 
 
 Distribution = Annotated[Constant | Uniform | Lognormal | Exponential | Mixture, Field(discriminator="kind")]

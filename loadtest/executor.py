@@ -9,6 +9,7 @@ answer before it. Latency counts from `due`; how late we were in sending is kept
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator
@@ -24,8 +25,11 @@ from loadtest.spool import Plan, Spool
 from loadtest.wire_client import Exchange, Pool
 
 LAG_PERIOD_S = 0.02
+REPORT_PERIOD_S = 0.5
 AHEAD = 128
 AHEAD_IDLE_S = 0.03
+ERROR_PAUSE_S = 0.25
+"""A closed loop's user waits this long after a failure: a server that refuses at once must not be hammered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +69,12 @@ class Health:
     sent: int = 0
     finished: int = 0
     errors: int = 0
-    unfinished: int = 0
+    """Lost connections, timeouts and answers other than 200; what stands in a stream is read later."""
+
+
+def failed(exchange: Exchange) -> bool:
+    """As far as can be told without reading the answer."""
+    return bool(exchange.error) or exchange.raw[9:12] != b"200"
 
 
 async def _until(due: float) -> None:
@@ -94,16 +103,40 @@ class Executor:
         self._worker, self._workers = worker, workers
         self._rng = np.random.default_rng([seed, worker, 0xA1])
         self._numbers = iter(range(worker, 1 << 60, workers))
-        self._open: dict[int, Callable[[str], None]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._fault: BaseException | None = None
         self._start = 0.0
+        self._stopping = asyncio.Event()
         self.health = Health()
 
-    async def run(self, start: float, report: Callable[[Health, dict[str, float]], None] | None = None) -> Health:
-        """`start`: time.monotonic() of offset zero, the same in all workers."""
+    def stop(self) -> None:
+        """Sends nothing more; what is under way is given up as "cancelled" and kept. `run` returns soon after."""
+        self._stopping.set()
+
+    async def run(self, start: float, report: Callable[[Health], None] | None = None) -> Health:
+        """`start`: time.monotonic() of offset zero, the same in all workers. Raises what ended a task, such as a full disk."""
         self._start = start
         wall, cpu = time.monotonic(), time.process_time()
         watch = asyncio.create_task(self._watch(report))
+        driving = asyncio.create_task(self._drive())
+        stopped = asyncio.create_task(self._stopping.wait())
+        await asyncio.wait((driving, stopped), return_when=asyncio.FIRST_COMPLETED)
+        if not driving.done():
+            driving.cancel()
+            for task in self._tasks:
+                task.cancel()
+        stopped.cancel()
+        watch.cancel()
+        await asyncio.gather(stopped, watch, *self._tasks, return_exceptions=True)
+        self.health.cpu_s += time.process_time() - cpu
+        self.health.wall_s += time.monotonic() - wall
+        with contextlib.suppress(asyncio.CancelledError):
+            await driving
+        if self._fault is not None:
+            raise self._fault
+        return self.health
+
+    async def _drive(self) -> None:
         if self._trace is not None:
             await self._replay(self._trace)
         elif self._load.mode == "open":
@@ -111,19 +144,11 @@ class Executor:
         else:
             await self._closed_loop()
         await self._drain()
-        watch.cancel()
-        self.health.cpu_s += time.process_time() - cpu
-        self.health.wall_s += time.monotonic() - wall
-        self.health.unfinished = len(self._open)
-        for give_up in list(self._open.values()):
-            give_up("timeout")
-        return self.health
 
     # ------------------------------------------------------------------------------------------ driving
     def _schedule(self) -> Iterator[float]:
         load = self._load
-        turns = self._sessions.scenario.turns.mean_value() if not self._sessions.scenario.mix else 1.0
-        rate = load.rate / max(1.0, turns) / self._workers
+        rate = load.rate / max(1.0, self._sessions.mean_turns) / self._workers
         return due_times(load.arrival, rate, load.total_s, self._rng, burstiness=load.burstiness, ramp_s=load.ramp_s)
 
     async def _open_loop(self) -> None:
@@ -173,21 +198,29 @@ class Executor:
             turn = session.next()
             assert turn is not None
             await _until(due)
-            due = await self._session(session, turn, self._pool.request(self._path, turn.body), due)
+            due, whole = await self._session(session, turn, self._pool.request(self._path, turn.body), due)
+            if not whole:
+                due += ERROR_PAUSE_S
 
     def _launch(self, work: Coroutine[Any, Any, Any]) -> None:
         task: asyncio.Task[Any] = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
 
-    async def _session(self, session: Session, first: Turn, request: bytes, due: float) -> float:
-        """Runs a session to its end or the run's; returns when its last answer ended."""
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (fault := task.exception()) is not None:
+            self._fault = self._fault or fault
+            self.stop()
+
+    async def _session(self, session: Session, first: Turn, request: bytes, due: float) -> tuple[float, bool]:
+        """Runs a session to its end or the run's; returns when its last answer ended and whether none of them failed."""
         turn: Turn | None = first
-        ended = due
+        ended, whole = due, True
         while turn is not None:
             exchange = await self._exchange(turn, request, due)
-            ended = exchange.end / 1e9
-            if exchange.error or session.over or ended > self._start + self._load.total_s:
+            ended, whole = exchange.end / 1e9, not failed(exchange)
+            if not whole or session.over or ended > self._start + self._load.total_s:
                 break
             plan = self._plan(turn, due)
             session.answered(sample(plan, exchange, keep_text=True).text)
@@ -195,8 +228,10 @@ class Executor:
             if turn is not None:
                 request = self._pool.request(self._path, turn.body)
                 due = ended + turn.gap_s
+                if due >= self._start + self._load.total_s:
+                    break
                 await _until(due)
-        return max(ended, time.monotonic()) if self._load.mode == "closed" else ended
+        return (max(ended, time.monotonic()) if self._load.mode == "closed" else ended), whole
 
     def _plan(self, turn: Turn, due: float) -> Plan:
         phase = self._load.phase(due - self._start)
@@ -218,20 +253,24 @@ class Executor:
 
         def finished(e: Exchange) -> None:
             self.health.finished += 1
-            self.health.errors += bool(e.error)
+            self.health.errors += failed(e)
             if not done.done():
                 done.set_result(e)
 
         give_up = self._pool.send(request, exchange, finished)
         self.health.sent += 1
-        self._open[id(exchange)] = give_up
         timer = asyncio.get_running_loop().call_later(self._load.timeout_s, give_up, "timeout")
         try:
             await done
+        except asyncio.CancelledError:
+            give_up("cancelled")
+            exchange.error = exchange.error or "cancelled"
+            exchange.end = exchange.end or time.monotonic_ns()
+            exchange.sent = exchange.sent or exchange.end
+            raise
         finally:
             timer.cancel()
-            self._open.pop(id(exchange), None)
-        self._spool.add(self._plan(turn, due), exchange)
+            self._spool.add(self._plan(turn, due), exchange)
         return exchange
 
     async def _drain(self) -> None:
@@ -244,7 +283,7 @@ class Executor:
             if late:
                 await asyncio.gather(*late, return_exceptions=True)
 
-    async def _watch(self, report: Callable[[Health, dict[str, float]], None] | None) -> None:
+    async def _watch(self, report: Callable[[Health], None] | None) -> None:
         """Lateness of this loop, all through the run, and a word to the display twice a second."""
         said = 0.0
         while True:
@@ -252,6 +291,6 @@ class Executor:
             await asyncio.sleep(LAG_PERIOD_S)
             now = time.monotonic()
             self.health.lags.append(now - due)
-            if report is not None and now - said > 0.5:
+            if report is not None and now - said > REPORT_PERIOD_S:
                 said = now
-                report(self.health, {"running": float(len(self._open)), "offset": now - self._start})
+                report(self.health)

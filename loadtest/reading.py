@@ -11,14 +11,18 @@ from typing import Any
 import orjson
 
 from loadtest.spool import Plan
-from loadtest.wire_client import Exchange
+from loadtest.wire_client import CHUNKED, Exchange
+
+MOST_TOKENS = 1 << 40
+"""A count above this in `usage` is no count."""
 
 
 @dataclass(slots=True)
 class Sample:
     """One request, read. Times in seconds; `chunks` are the stamps of content-bearing events, relative to `due`.
 
-    error         "" or a class: connect, reset, eof, timeout, http_429, http_5xx, stream_error, no_usage, truncated
+    error         "" or a class: connect, reset, eof, timeout, too_long, cancelled, http_429, http_5xx, stream_error,
+                  bad_json, bad_event, bad_usage, no_usage, truncated
     prompt_tokens, output_tokens, cached_tokens   the server's own count (usage); None when it gave none
     """
 
@@ -55,7 +59,7 @@ def sample(plan: Plan, exchange: Exchange, *, keep_text: bool = False) -> Sample
         out.error = out.error or "truncated"
         return out
     status = int(raw[9:12]) if raw[9:12].isdigit() else 0
-    chunked = b"transfer-encoding: chunked" in raw[:at].lower()
+    chunked = CHUNKED.search(raw, 0, at + 2) is not None
     if status != 200:
         out.error = out.error or (
             f"http_{status}" if status in (400, 401, 404, 413, 429, 503) else f"http_{status // 100}xx"
@@ -85,24 +89,47 @@ def _read_event(
     except orjson.JSONDecodeError:
         out.error = out.error or "bad_json"
         return
-    if "error" in body:
+    if not isinstance(body, dict):
+        out.error = out.error or "bad_event"
+        return
+    if body.get("error"):
         out.error = "stream_error"
         return
-    usage = body.get("usage")
-    if usage:
-        out.prompt_tokens = usage.get("prompt_tokens")
-        out.output_tokens = usage.get("completion_tokens")
-        out.cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
-    for choice in body.get("choices") or ():
-        out.finish = choice.get("finish_reason") or out.finish
-        delta = choice.get("delta") or {}
-        content = delta.get("content") or ""
-        reasoning = delta.get("reasoning_content") or delta.get("reasoning") or ""
-        if content or reasoning or delta.get("tool_calls"):
+    if usage := body.get("usage"):
+        _read_usage(out, usage)
+    for choice in _dicts(body.get("choices")):
+        finish = choice.get("finish_reason")
+        out.finish = finish if isinstance(finish, str) else out.finish
+        delta = choice.get("delta")
+        if not isinstance(delta, dict):
+            continue
+        content = delta.get("content")
+        if content or delta.get("reasoning_content") or delta.get("reasoning") or delta.get("tool_calls"):
             stamp = exchange.stamps[min(bisect_left(exchange.ends, position), len(exchange.stamps) - 1)]
             out.chunks.append((stamp - exchange.due) / 1e9)
-            if keep_text:
+            if keep_text and isinstance(content, str):
                 texts.append(content)
+
+
+def _dicts(value: Any) -> list[dict[str, Any]]:
+    return [v for v in value if isinstance(v, dict)] if isinstance(value, list) else []
+
+
+def _read_usage(out: Sample, usage: Any) -> None:
+    """The last usage counts; one that is not made of token counts is an error, or it would spoil every sum."""
+    if not isinstance(usage, dict):
+        out.error = out.error or "bad_usage"
+        return
+    details = usage.get("prompt_tokens_details")
+    counts = (
+        usage.get("prompt_tokens"),
+        usage.get("completion_tokens"),
+        details.get("cached_tokens") if isinstance(details, dict) else None,
+    )
+    if any(c is not None and (type(c) is not int or not 0 <= c <= MOST_TOKENS) for c in counts):
+        out.error = out.error or "bad_usage"
+        return
+    out.prompt_tokens, out.output_tokens, out.cached_tokens = counts
 
 
 def _dechunk(raw: bytes, at: int) -> list[tuple[bytes, int]]:
@@ -126,15 +153,18 @@ def _dechunk(raw: bytes, at: int) -> list[tuple[bytes, int]]:
 
 
 def _events(body: list[tuple[bytes, int]]) -> Iterator[tuple[bytes, int]]:
-    """(data of one SSE event, position in raw where it was complete)."""
+    """(data of one SSE event, position in raw where it was complete). Lines end in LF or CRLF; a blank one ends the event."""
     held = b""
-    for data, end in body:
-        text = held + data
+    data: list[bytes] = []
+    for piece, end in body:
+        text = held + piece
         start = 0
-        while (at := text.find(b"\n\n", start)) >= 0:
-            complete = end - (len(text) - (at + 2))
-            for line in text[start:at].split(b"\n"):
-                if line.startswith(b"data:"):
-                    yield line[5:].strip(), complete
-            start = at + 2
+        while (at := text.find(b"\n", start)) >= 0:
+            line = text[start:at].removesuffix(b"\r")
+            start = at + 1
+            if line.startswith(b"data:"):
+                data.append(line[5:].removeprefix(b" "))
+            elif not line and data:
+                yield b"\n".join(data), end - (len(text) - start)
+                data.clear()
         held = text[start:]

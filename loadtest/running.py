@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
+import math
 import re
 import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,13 +17,15 @@ from typing import Any
 import orjson
 
 from loadtest import workers
-from loadtest.executor import Health, Load
+from loadtest.executor import Load
 from loadtest.metrics.rates import Objectives
 from loadtest.payloads.text import Calibration, TextSource
+from loadtest.reading import MOST_TOKENS
 from loadtest.report.summary import result
 from loadtest.scenario import Scenario
 
 CHAT = "/v1/chat/completions"
+SCRAPE_BYTES = 16 << 20
 _SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(\{[^}]*\})? (\S+)$")
 
 
@@ -70,8 +74,8 @@ def _post(target: Target, body: dict[str, Any], timeout_s: float = 300) -> Any:
         raise ServerError(
             f"the server answered {e.code} to the first request: {e.read(2000).decode(errors='replace')}"
         ) from None
-    except (OSError, orjson.JSONDecodeError) as e:
-        raise ServerError(f"{target.url} does not answer a chat request: {e}") from None
+    except (OSError, http.client.HTTPException, ValueError) as e:
+        raise ServerError(f"{target.url} does not answer a chat request: {str(e) or type(e).__name__}") from None
 
 
 def calibrate(target: Target, seed: int) -> Calibration:
@@ -87,13 +91,15 @@ def calibrate(target: Target, seed: int) -> Calibration:
             "max_tokens": 1,
             "messages": [{"role": "user", "content": text.words(rng, words)}],
         }
-        usage = _post(target, body).get("usage") or {}
-        if "prompt_tokens" not in usage:
-            raise ServerError("the server's answer has no usage.prompt_tokens; tokens cannot be counted")
-        counts.append(float(usage["prompt_tokens"]))
+        answer = _post(target, body)
+        usage = answer.get("usage") if isinstance(answer, dict) else None
+        count = usage.get("prompt_tokens") if isinstance(usage, dict) else None
+        if type(count) is not int or not 0 <= count <= MOST_TOKENS:
+            raise ServerError("the server's answer has no usage.prompt_tokens that counts; tokens cannot be counted")
+        counts.append(count)
     per_word = (counts[1] - counts[0]) / 1000
     if per_word <= 0:
-        raise ServerError(f"usage.prompt_tokens went from {counts[0]:.0f} to {counts[1]:.0f} for 1000 more words")
+        raise ServerError(f"usage.prompt_tokens went from {counts[0]} to {counts[1]} for 1000 more words")
     return Calibration(per_word, max(0.0, counts[0] - 200 * per_word))
 
 
@@ -103,31 +109,34 @@ def scrape(url: str | None) -> dict[str, float]:
         return {}
     try:
         with urllib.request.urlopen(url, timeout=5) as response:  # noqa: S310
-            text = response.read().decode()
-    except (OSError, ValueError):
+            text = response.read(SCRAPE_BYTES).decode(errors="replace")
+    except (OSError, http.client.HTTPException, ValueError):
         return {}
     out: dict[str, float] = {}
     for line in text.splitlines():
         found = _SAMPLE.match(line)
         if found and not found.group(1).endswith(("_bucket", "_created")):
-            out[found.group(1)] = out.get(found.group(1), 0.0) + float(found.group(3))
+            with contextlib.suppress(ValueError):
+                out[found.group(1)] = out.get(found.group(1), 0.0) + float(found.group(3))
     return out
 
 
 def server_change(before: dict[str, float], after: dict[str, float]) -> dict[str, float] | None:
     """What the server's counters say happened during the run (whole run, warm-up included)."""
     change = {k: v - before.get(k, 0.0) for k, v in after.items() if k.endswith(("_total", "_sum", "_count"))}
-    change = {k: v for k, v in change.items() if v}
+    change = {k: v for k, v in change.items() if v and math.isfinite(v)}
     return change or None
 
 
 def run(
     options: Options,
-    on_progress: Callable[[list[Health], float], None] | None = None,
+    on_progress: workers.OnProgress | None = None,
     *,
     calibration: Calibration | None = None,
 ) -> dict[str, Any]:
-    """Raises ServerError before any load when the server is not usable, RuntimeError when a worker dies."""
+    """Raises ServerError before any load when the server is not usable, RuntimeError when a worker cannot start.
+
+    Once load is on its way an interrupt or a worker's death ends the run early: its result is INVALID and says so."""
     target, scenario = options.target, options.scenario
     calibration = calibration or calibrate(target, options.seed)
     job = workers.Job(
@@ -135,7 +144,7 @@ def run(
         path=CHAT,
         headers=target.headers,
         model=target.model,
-        scenario=scenario.model_dump(mode="json"),
+        scenario=scenario,
         load=options.load,
         calibration=calibration,
         seed=options.seed,
@@ -143,6 +152,7 @@ def run(
         trace=options.trace,
         speed=options.speed,
     )
+    started = time.time()
     before = scrape(target.metrics_url)
     with tempfile.TemporaryDirectory(prefix="catalejo-loadtest-") as folder:
         outcome = workers.run(job, Path(folder), on_progress)
@@ -156,7 +166,7 @@ def run(
         "seed": options.seed,
         "workers": options.workers,
         "tokens_per_word": calibration.tokens_per_word,
-        "started_unix": time.time(),
+        "started_unix": started,
     }
     return result(
         outcome.samples,
@@ -167,4 +177,6 @@ def run(
         gpu_hour_price=options.gpu_hour_price,
         gpus=options.gpus,
         server=server_change(before, after),
+        interrupted_s=outcome.interrupted_s,
+        broken=outcome.broken,
     )

@@ -14,13 +14,17 @@ from array import array
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, cast
 from urllib.parse import urlsplit
 
 _END_OF_CHUNKED: Final = b"\r\n0\r\n\r\n"
 _LENGTH: Final = re.compile(rb"\r\ncontent-length:[ \t]*(\d+)", re.IGNORECASE)
-_CHUNKED: Final = re.compile(rb"\r\ntransfer-encoding:[^\r]*chunked", re.IGNORECASE)
+CHUNKED: Final = re.compile(rb"\r\ntransfer-encoding:[^\r]*chunked", re.IGNORECASE)
 _CLOSE: Final = re.compile(rb"\r\nconnection:[ \t]*close", re.IGNORECASE)
+LONGEST_HEAD: Final = 65_536
+LONGEST_ANSWER: Final = 256 << 20
+"""Bytes kept of one answer; a server that goes on is cut off, or it would eat the client's memory."""
 
 
 @dataclass(slots=True)
@@ -29,7 +33,7 @@ class Exchange:
 
     due      when it was planned to be sent;  sent  when its first byte was handed to the kernel
     stamps   one per socket read;  ends  bytes received up to that read
-    error    "" or what ended it: connect, reset, eof, timeout, cancelled
+    error    "" or what ended it: connect, reset, eof, timeout, too_long, cancelled (by an interrupted run)
     """
 
     due: int
@@ -57,9 +61,7 @@ class _Connection(asyncio.Protocol):
         self._close = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(
-            asyncio.Transport, transport
-        )  # uvloop's is not a subclass  # asyncio sets TCP_NODELAY itself
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's is not a subclass; both set TCP_NODELAY
 
     def send(self, request: bytes, exchange: Exchange, finished: Finished) -> None:
         assert self.transport is not None
@@ -80,12 +82,16 @@ class _Connection(asyncio.Protocol):
         exchange.stamps.append(now)
         exchange.ends.append(len(raw))
         if self._body_at < 0 and not self._read_head(raw):
+            if len(raw) > LONGEST_HEAD:
+                self._finish(now, "too_long")
             return
         if self._chunked:
             if raw.endswith(_END_OF_CHUNKED):
                 self._finish(now)
         elif self._length >= 0 and len(raw) - self._body_at >= self._length:
             self._finish(now)
+        if len(raw) > LONGEST_ANSWER:
+            self._finish(now, "too_long")
 
     def _read_head(self, raw: bytearray) -> bool:
         at = raw.find(b"\r\n\r\n")
@@ -93,7 +99,7 @@ class _Connection(asyncio.Protocol):
             return False
         head = bytes(raw[: at + 2])
         self._body_at = at + 4
-        self._chunked = _CHUNKED.search(head) is not None
+        self._chunked = CHUNKED.search(head) is not None
         self._close = _CLOSE.search(head) is not None
         length = _LENGTH.search(head)
         self._length = int(length.group(1)) if length else -1
@@ -118,8 +124,9 @@ class _Connection(asyncio.Protocol):
             whole = exc is None and self._body_at >= 0 and not self._chunked and self._length < 0
             self._finish(time.monotonic_ns(), "" if whole else "reset" if exc else "eof")
 
-    def give_up(self, error: str) -> None:
-        self._finish(time.monotonic_ns(), error)
+    def give_up(self, exchange: Exchange, error: str) -> None:
+        if self.exchange is exchange:  # else it is over, and this connection may serve another
+            self._finish(time.monotonic_ns(), error)
 
     def drop(self) -> None:
         if self.transport is not None:
@@ -169,32 +176,35 @@ class Pool:
             if connection.transport is not None and not connection.transport.is_closing():
                 exchange.reused = True
                 connection.send(request, exchange, finished)
-                return connection.give_up
+                return partial(connection.give_up, exchange)
         return self._send_on_new(request, exchange, finished)
 
     def _send_on_new(self, request: bytes, exchange: Exchange, finished: Finished) -> Callable[[str], None]:
         holder: list[_Connection] = []
+        given_up = "cancelled"
 
         async def go() -> None:
-            try:
-                connection = await self._connect()
-            except (OSError, ssl.SSLError):
-                self._fail(exchange, finished, "connect")
-                return
-            except asyncio.CancelledError:
-                self._fail(exchange, finished, "timeout")
-                raise
+            connection = await self._connect()
             holder.append(connection)
             connection.send(request, exchange, finished)
 
+        def ended(task: asyncio.Task[None]) -> None:
+            self._connecting.discard(task)
+            if task.cancelled():  # perhaps before its first step
+                self._fail(exchange, finished, given_up)
+            elif task.exception() is not None:  # OSError, ssl.SSLError, a name that does not resolve
+                self._fail(exchange, finished, "connect")
+
         task = asyncio.get_running_loop().create_task(go())
         self._connecting.add(task)
-        task.add_done_callback(self._connecting.discard)
+        task.add_done_callback(ended)
 
         def give_up(error: str) -> None:
+            nonlocal given_up
             if holder:
-                holder[0].give_up(error)
+                holder[0].give_up(exchange, error)
             else:
+                given_up = error
                 task.cancel()
 
         return give_up

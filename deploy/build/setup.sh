@@ -40,6 +40,18 @@ system_packages() {
   fi
 }
 
+test_packages() { # what some tests start; they are skipped without
+  command -v redis-server >/dev/null && return
+  if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    say "installing redis-server with apt, for the tests of shared limits"
+    apt-get update -qq
+    # RUNLEVEL=1: the package must not start a server of its own.
+    RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends redis-server >/dev/null
+  else
+    say "redis-server is missing, so the tests of shared limits will be skipped (sudo apt-get install redis-server)"
+  fi
+}
+
 check_toolchains() {
   command -v "$PYTHON" >/dev/null || die "$PYTHON was not found; Catalejo needs Python 3.11 or newer (set PYTHON=...)"
   "$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
@@ -79,5 +91,6 @@ extension() {
 
 check_toolchains
 system_packages
+test_packages
 python_packages
 extension

@@ -12,6 +12,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from engine import wire
+from engine.contract.replies import ReplyQueue
 
 
 class Dialect(Protocol):
@@ -33,22 +34,10 @@ class Ndjson:
         return wire.encode_reply(reply)
 
 
-class Stream(Protocol):
-    """Replies of one request."""
-
-    gone: bool
-
-    def leave(self) -> None:
-        """The client is gone: nobody will read on."""
-
-    async def next(self, timeout_s: float) -> list[wire.Reply]:
-        """All that has arrived; empty after `timeout_s` of silence or when the client is gone."""
-
-
 class StreamedReply(Response):
     """`finished` is called once, however it ends."""
 
-    def __init__(self, stream: Stream, dialect: Dialect, keep_alive_s: float, finished: Callable[[], None]) -> None:
+    def __init__(self, stream: ReplyQueue, dialect: Dialect, keep_alive_s: float, finished: Callable[[], None]) -> None:
         super().__init__(media_type=dialect.media_type, headers={"cache-control": "no-store"})
         del self.headers["content-length"]
         self._stream = stream

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from pathlib import Path
 
 from engine import wire
 from engine.contract.checks import check_ids, verify_hashes
 from engine.contract.errors import DuplicateRid, QueueFull, ShuttingDown
 from engine.contract.media_store import MediaStore
+from engine.contract.replies import ReplyQueue
 from engine.local.core import Core, Output
 from engine.local.grammar import GrammarCompiler
 from engine.local.metrics import EngineMetrics
@@ -25,38 +25,12 @@ from engine.local.sequence import Request
 log = logging.getLogger("catalejo.engine")
 
 
-class Stream:
+class Stream(ReplyQueue):
     """Replies of one request, filled by the engine, read by one response."""
 
     def __init__(self, request: Request) -> None:
+        super().__init__()
         self.request = request
-        self.ended = False
-        self.gone = False
-        self._replies: deque[wire.Reply] = deque()
-        self._news = asyncio.Event()
-
-    def push(self, replies: list[wire.Reply]) -> None:
-        self._replies.extend(replies)
-        self.ended = self.ended or isinstance(replies[-1], (wire.Done, wire.Failure))
-        self._news.set()
-
-    def leave(self) -> None:
-        """The client is gone: nobody will read on."""
-        self.gone = True
-        self._news.set()
-
-    async def next(self, timeout_s: float) -> list[wire.Reply]:
-        """All that has arrived; empty after `timeout_s` of silence or when the client is gone."""
-        if not self._replies and not self.gone:
-            try:
-                async with asyncio.timeout(timeout_s):
-                    await self._news.wait()
-            except TimeoutError:
-                return []
-        self._news.clear()
-        replies = list(self._replies)
-        self._replies.clear()
-        return replies
 
 
 class Service:

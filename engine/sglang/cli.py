@@ -9,6 +9,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 from engine.sglang import command
+from engine.sglang.hooks_model import CACHE_FLAGS
 from engine.sglang.plugin import ADAPTERS
 
 GROUP = "sglang.srt.plugins"
@@ -32,7 +33,7 @@ def run_argv(
     _say(command.shown(line))
     if dry:
         return 0
-    problem = fault()
+    problem = conflict(more) or fault()
     if problem is not None:
         print(f"catalejo engine: {problem}", file=sys.stderr)  # noqa: T201
         return 1
@@ -42,6 +43,17 @@ def run_argv(
 def _become(line: list[str]) -> int:
     """The engine takes this process's place, signals and all."""
     return os.execv(line[0], line)  # noqa: S606
+
+
+def conflict(flags: list[str]) -> str | None:
+    """Why the plugin would refuse these flags, after a checkpoint was loaded for nothing."""
+    chosen = [flag for flag in CACHE_FLAGS if any(word.split("=", 1)[0] == flag for word in flags)]
+    if chosen:
+        return (
+            f"{' and '.join(chosen)}: this cache is not known to carry MiniMax-M3's index keys with K and V, and answers "
+            "would be wrong without a sign of it; --enable-hierarchical-cache carries them"
+        )
+    return None
 
 
 def fault() -> str | None:

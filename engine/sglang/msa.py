@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from engine.msa import dispatch
 from engine.msa.config import MsaConfig
 from engine.msa.extend import ExtendPlan
 from engine.msa.layouts import DecodeShape, MsaArgumentError, PageTable, pages_of_slots
@@ -94,7 +95,7 @@ class Paths:
         self.fallbacks: Counter[tuple[str, str]] = Counter()
         self._said: set[tuple[str, str]] = set()
         self._decode_plans: dict[DecodeShape, DecodePlan | str] = {}
-        self._extend: tuple[Tensor, ExtendPlan | str] | None = None
+        self._extend: tuple[tuple[Any, ...], ExtendPlan | str] | None = None
         self._metrics: tuple[Any, Any] | None = None
 
     def configure(self, environment: dict[str, str]) -> None:
@@ -107,7 +108,9 @@ class Paths:
             raise SystemExit(f"catalejo: {ROWS_VARIABLE} is {rows!r}; it must be a number of tokens")
         self.mode, self.kernel, self.extend_rows = mode, KERNELS[mode], int(rows)
 
-    def ran(self, phase: str, path: str) -> None:
+    def ran(self, phase: str, path: str, why: str = "") -> None:
+        if not self.served[phase, path] and why:
+            log.info("msa %s: %s serves, because of %s", phase, path, why)
         self.served[phase, path] += 1
         self._counter(0).labels(phase, path).inc()
 
@@ -143,9 +146,11 @@ class Paths:
             self._decode_plans[shape] = plan
         return plan
 
-    def extend_plan(self, work: Work, key: Tensor, new: list[int], lengths: list[int]) -> ExtendPlan | str:
-        """The plan of this forward pass: all its layers share the very tensor `key`."""
-        if self._extend is None or self._extend[0] is not key:
+    def extend_plan(self, work: Work, new: list[int], lengths: list[int]) -> ExtendPlan | str:
+        """The plan of this forward pass: all its layers ask for the same."""
+        types = (work.q.dtype, work.k_cache.dtype, work.idx_k_cache.dtype)
+        key = (new, lengths, work.groups, work.heads, work.q.shape[2], types, work.config)
+        if self._extend is None or self._extend[0] != key:
             try:
                 plan: ExtendPlan | str = ExtendPlan(
                     new, lengths, groups=work.groups, heads=work.heads, device=work.q.device, config=work.config,
@@ -163,6 +168,8 @@ PATHS = Paths()
 
 def start() -> None:
     PATHS.configure(dict(os.environ))
+    # It tells of every plan, of which a server makes one per prefill chunk; `ran` tells of each path once.
+    dispatch.log.setLevel(logging.WARNING)
     log.info("catalejo msa: mode %s, extends of up to %d new tokens", PATHS.mode, PATHS.extend_rows)
 
 
@@ -190,11 +197,11 @@ def decode(work: Work, lengths: Tensor) -> tuple[Tensor | None, str | None]:
         plan.decode(work.q, work.idx_q, k, v, index_k, work.table, lengths, out=out, **work.scales)
     except MsaArgumentError as error:  # raised before anything is launched
         return None, f"kernel: {error}"
-    PATHS.ran("decode", plan.choice.kernel)
+    PATHS.ran("decode", plan.choice.kernel, plan.choice.reason)
     return out, None
 
 
-def extend(work: Work, key: Tensor, new: list[int], lengths: Tensor | list[int]) -> tuple[Tensor | None, str | None]:
+def extend(work: Work, new: list[int], lengths: Tensor | list[int]) -> tuple[Tensor | None, str | None]:
     """New tokens of several requests, packed: (output, None), or (None, reason)."""
     if PATHS.kernel is None:
         return None, None
@@ -208,7 +215,7 @@ def extend(work: Work, key: Tensor, new: list[int], lengths: Tensor | list[int])
     if sum(new) != work.q.shape[0] or min(new) < 1:
         return None, "padded_rows"
     host = lengths.tolist() if isinstance(lengths, Tensor) else list(lengths)
-    plan = PATHS.extend_plan(work, key, list(new), host)
+    plan = PATHS.extend_plan(work, list(new), host)
     if isinstance(plan, str):
         return None, plan
     k, v, index_k = work.pages
@@ -217,5 +224,5 @@ def extend(work: Work, key: Tensor, new: list[int], lengths: Tensor | list[int])
         plan.extend(work.q, work.idx_q, k, v, index_k, work.table, out=out, **work.scales)
     except MsaArgumentError as error:
         return None, f"kernel: {error}"
-    PATHS.ran("prefill", plan.choice.kernel)
+    PATHS.ran("prefill", plan.choice.kernel, plan.choice.reason)
     return out, None

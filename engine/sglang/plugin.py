@@ -15,7 +15,7 @@ from engine.sglang import rows
 from engine.sglang.rows import Finding, Row
 
 log = logging.getLogger("catalejo.sglang")
-ADAPTERS = {"0.5.23": "engine.sglang.adapter_0_5_23"}
+ADAPTERS = {version: f"engine.sglang.adapter_{version.replace('.', '_')}" for version in ("0.5.17", "0.5.23")}
 IDLE_PROCESSES = ("run_detokenizer_process", "run_data_parallel_controller_process")
 """Processes in which nothing of ours works; importing a model there would only cost memory."""
 
@@ -24,19 +24,24 @@ def register() -> None:
     process = this_process()
     if process is None:
         return
+    chosen = adapter()
+    logging.getLogger("catalejo").setLevel(logging.INFO)
+    problem = install(chosen.ROWS, process, sglang_version(), _registry())
+    if problem is not None:
+        raise SystemExit(problem)
+    chosen.started(process)
+
+
+def adapter() -> Any:
+    """The module that knows the installed SGLang. Raises SystemExit when there is none."""
     found = sglang_version()
     name = ADAPTERS.get(found)
     if name is None:
         raise SystemExit(
-            f"catalejo: SGLang {found} has no adapter; refusing to serve. Adapters: {', '.join(sorted(ADAPTERS))}. "
+            f"catalejo: SGLang {found} has no adapter; refusing to serve. Adapters: {', '.join(ADAPTERS)}. "
             "SGLANG_PLUGINS=none serves plain SGLang, without pictures."
         )
-    logging.getLogger("catalejo").setLevel(logging.INFO)
-    adapter = import_module(name)
-    problem = install(adapter.ROWS, process, found, _registry())
-    if problem is not None:
-        raise SystemExit(problem)
-    adapter.started(process)
+    return import_module(name)
 
 
 def install(table: Sequence[Row], process: str, found: str, registry: Any) -> str | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-from importlib import import_module
 from typing import Any
 
 import orjson
@@ -18,13 +17,12 @@ from engine.contract.errors import Refusal
 from engine.contract.streaming import Ndjson, StreamedReply
 from engine.sglang.service import Host, Service
 
-ADAPTER = "engine.sglang.adapter_0_5_23"
 OURS = frozenset({wire.ROUTE, "/model_info", "/get_model_info"})
 
 
-def install(app: Any, host: Host, token: str | None) -> Service:
+def install(app: Any, host: Host, adapter: Any, token: str | None) -> Service:
     """Puts the routes before SGLang's. `token` is SGLang's --api-key: our refusals carry the contract's error body."""
-    service = Service(host, import_module(ADAPTER))
+    service = Service(host, adapter)
     routes = Routes(service)
     app.router.routes[:0] = [
         Route(wire.ROUTE, routes.generate, methods=["POST"]),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from engine import wire
+from engine.contract.replies import ReplyQueue
 
 log = logging.getLogger("catalejo.sglang")
 
@@ -77,17 +77,14 @@ class Choice:
         return wire.Finish(self.index, known, usage, matched if isinstance(matched, int) else None)
 
 
-class Stream:
+class Stream(ReplyQueue):
     """Replies of one request; the choices after the first start when the first has spoken, and find its prefix cached."""
 
     def __init__(self, rid: str, choices: list[tuple[Choice, Callable[[], AsyncIterator[dict[str, Any]]]]]) -> None:
+        super().__init__()
         self.rid = rid
-        self.gone = False
-        self.ended = False
         self.aborted = False
         self._choices = choices
-        self._replies: deque[wire.Reply] = deque()
-        self._news = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._first_spoke = asyncio.Event()
 
@@ -134,34 +131,8 @@ class Stream:
         if not self.ended and all(c.finished for c, _ in self._choices):
             self.push([wire.Done()])
 
-    def push(self, replies: list[wire.Reply]) -> None:
-        if self.ended or not replies:
-            return
-        for reply in replies:
-            self._replies.append(reply)
-            if isinstance(reply, (wire.Done, wire.Failure)):
-                self.ended = True
-                break
-        self._news.set()
-
     def fail(self, code: str, message: str, *, retryable: bool) -> None:
         self.push([wire.Failure(code, message, retryable)])
-
-    def leave(self) -> None:
-        self.gone = True
-        self._news.set()
-
-    async def next(self, timeout_s: float) -> list[wire.Reply]:
-        if not self._replies and not self.gone:
-            try:
-                async with asyncio.timeout(timeout_s):
-                    await self._news.wait()
-            except TimeoutError:
-                return []
-        self._news.clear()
-        replies = list(self._replies)
-        self._replies.clear()
-        return replies
 
     def close(self) -> None:
         """Cancels what still runs; SGLang aborts a generation whose reader goes away."""

@@ -2,73 +2,149 @@
 
 A permit is an async context manager around the whole stream, so the place comes back on every path. Tokens are charged when
 the prompt is known and corrected when the answer is: estimate = prompt tokens, correction = answer tokens.
-State is per process; docs/operations.md says what that means for several workers and replicas.
+Where buckets and places live is not known here: this process, the supervisor of `--workers N`, Redis (docs/operations.md).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from time import monotonic
+from types import TracebackType
+from typing import Self
 
 from gateway.admission.gate import Gate, GateFull
 from gateway.admission.keys import KeyRing
-from gateway.admission.limits import Bucket
+from gateway.admission.limits import Kind, LocalRates, Rates, Reading
+from gateway.admission.model_places import ModelPlaces, no_place
+from gateway.admission.places import Leases, Places
 from gateway.admission.settings import AdmissionSettings, Limits
 from gateway.errors import ApiError
 from gateway.metrics import Metrics
 
 
 class _Account:
-    """One tenant's limits and buckets."""
+    """One tenant: its limits, and what its buckets showed last."""
 
-    def __init__(self, limits: Limits, priority: int, clock: Callable[[], float]) -> None:
+    def __init__(self, name: str, limits: Limits, priority: int) -> None:
+        self.name = name
         self.limits = limits
         self.priority = priority
-        self.requests = Bucket(limits.requests_per_minute, clock) if limits.requests_per_minute else None
-        self.tokens = Bucket(limits.tokens_per_minute, clock) if limits.tokens_per_minute else None
+        self.per_minute: dict[Kind, int | None] = {
+            "requests": limits.requests_per_minute,
+            "tokens": limits.tokens_per_minute,
+            "media": limits.media_per_minute,
+        }
+        self.levels: dict[Kind, float] = {}
+
+    def has(self, limits: Limits, priority: int) -> bool:
+        return (self.limits, self.priority) == (limits, priority)
+
+    def headers(self, kind: Kind) -> dict[str, str]:
+        """OpenAI's rate limit headers; none without that limit."""
+        per_minute = self.per_minute[kind]
+        if per_minute is None:
+            return {}
+        level = self.levels.get(kind, float(per_minute))
+        return {
+            f"x-ratelimit-limit-{kind}": str(per_minute),
+            f"x-ratelimit-remaining-{kind}": str(max(0, int(level))),
+            f"x-ratelimit-reset-{kind}": f"{(per_minute - level) * 60 / per_minute:.3f}s",
+        }
 
 
 class Permit:
     """A place held, and the account it is charged to."""
 
-    def __init__(self, account: _Account, refused: Callable[[str], None]) -> None:
+    def __init__(self, admission: Admission, account: _Account, leave_model: Callable[[], None] = no_place) -> None:
+        self._admission = admission
         self._account = account
-        self._refused = refused
+        self._leave_model = leave_model
         self.priority = account.priority
 
-    def charge(self, prompt_tokens: int) -> None:
+    def move(self, model: str) -> bool:
+        """Changes the place at one model for one at another, unless that one is full. Never waits: it holds a place of
+        the gateway, which those in front of it may be waiting for."""
+        leave = self._admission.models.take(model, self._account.name)
+        if leave is None:
+            return False
+        self._leave_model()
+        self._leave_model = leave
+        return True
+
+    def leave_model(self) -> None:
+        self._leave_model()
+
+    async def charge(self, prompt_tokens: int) -> None:
         """Raises ApiError("rate_limit_exceeded") when the tenant's tokens per minute do not allow the prompt."""
-        bucket = self._account.tokens
-        if bucket is None:
-            return
-        wait = bucket.take(prompt_tokens)
-        if wait > 0:
-            self._refused("tokens_per_minute")
-            raise _limited("tokens", bucket, wait, f"this prompt has {prompt_tokens} tokens")
+        await self._admission.take(self._account, "tokens", prompt_tokens, f"this prompt has {prompt_tokens} tokens")
 
     def settle(self, answer_tokens: int) -> None:
-        if self._account.tokens is not None:
-            self._account.tokens.correct(answer_tokens)
+        self._admission.correct(self._account, "tokens", answer_tokens)
 
     @property
     def headers(self) -> dict[str, str]:
-        """OpenAI's rate limit headers, for the limits that exist."""
-        out: dict[str, str] = {}
-        for name, bucket in (("requests", self._account.requests), ("tokens", self._account.tokens)):
-            if bucket is not None:
-                out |= _headers(name, bucket)
-        return out
+        """For the limits that exist."""
+        return self._account.headers("requests") | self._account.headers("tokens")
 
 
 class Admission:
-    def __init__(self, settings: AdmissionSettings, metrics: Metrics, clock: Callable[[], float] = monotonic) -> None:
+    """`rates` and `places` default to this process's own; `process`: its number, and of how many."""
+
+    def __init__(
+        self,
+        settings: AdmissionSettings,
+        metrics: Metrics,
+        clock: Callable[[], float] = monotonic,
+        *,
+        rates: Rates | None = None,
+        places: Places | None = None,
+        process: tuple[int, int] = (0, 1),
+    ) -> None:
         self._settings = settings
         self._metrics = metrics
         self._keys = KeyRing(settings)
-        self._accounts = {name: _Account(limits, p, clock) for name, (limits, p) in self._keys.tenants.items()}
-        self._gate = Gate(settings.max_in_flight, settings.max_queue)
+        self._accounts = {name: _Account(name, limits, p) for name, (limits, p) in self._keys.tenants.items()}
+        self._rates: Rates = rates or LocalRates(clock)
+        self._gate: Places = places or Gate(settings.max_in_flight, settings.max_queue)
+        self.models = ModelPlaces(process)
+        self._leases: Leases | None = None
+        self._running = AsyncExitStack()
+        if settings.redis_url is not None:
+            from gateway.admission.redis_limits import RedisLimits
+
+            shared = RedisLimits(settings, self._rates, metrics)
+            self._rates, self._leases = shared, shared
+
+    async def __aenter__(self) -> Self:
+        if self._leases is not None:
+            await self._running.enter_async_context(self._leases)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._running.aclose()
+
+    def apply(self, settings: AdmissionSettings) -> None:
+        """Other keys, tenants and limits from now on. Who runs or waits goes on under the rules it came in by; what a tenant
+        has used of its minute stays used. Settings of Redis are not looked at. Raises ValueError, and changes nothing then."""
+        keys = KeyRing(settings)
+        old = self._accounts
+        self._accounts = {
+            name: old[name] if name in old and old[name].has(limits, priority) else _Account(name, limits, priority)
+            for name, (limits, priority) in keys.tenants.items()
+        }
+        self._keys, self._settings = keys, settings
+        self._gate.resize(settings.max_in_flight, settings.max_queue)
+
+    def _account(self, tenant: str) -> _Account:
+        """Raises ApiError: the tenant's last key may have been taken away since it was checked."""
+        try:
+            return self._accounts[tenant]
+        except KeyError:
+            raise ApiError("invalid_api_key", "this API key is no longer valid") from None
 
     def authenticate(self, headers: Mapping[str, str]) -> str:
         """The tenant's name. Raises ApiError("invalid_api_key")."""
@@ -78,38 +154,61 @@ class Admission:
             self._count("key")
             raise
 
-    def admit(self, tenant: str) -> None:
-        """Counts one request. Raises ApiError("rate_limit_exceeded") when the tenant has had its share of the minute."""
-        account = self._accounts[tenant]
-        if account.requests is not None and (wait := account.requests.take(1)) > 0:
-            self._count("requests_per_minute")
-            raise _limited("requests", account.requests, wait)
+    def scopes(self, tenant: str) -> frozenset[str]:
+        return self._keys.scopes[tenant]
+
+    async def admit(self, tenant: str, media: int = 0) -> None:
+        """Counts one request and its pictures and videos. Raises ApiError("rate_limit_exceeded") when the tenant has had its
+        share of the minute."""
+        account = self._account(tenant)
+        await self.take(account, "requests", 1)
+        if media:
+            await self.take(account, "media", media, f"this request has {media} pictures and videos")
+
+    async def take(self, account: _Account, kind: Kind, units: int, detail: str = "") -> None:
+        per_minute = account.per_minute[kind]
+        if per_minute is None:
+            return
+        reading = await self._rates.take(account.name, kind, per_minute, units)
+        account.levels[kind] = reading.level
+        if reading.wait_s > 0:
+            self._count(f"{kind}_per_minute")
+            raise _limited(account, kind, reading, detail)
+
+    def correct(self, account: _Account, kind: Kind, units: int) -> None:
+        per_minute = account.per_minute[kind]
+        if per_minute is not None and units:
+            self._rates.correct(account.name, kind, per_minute, units)
 
     @asynccontextmanager
-    async def acquire(self, tenant: str) -> AsyncIterator[Permit]:
-        """A place for a generation. Raises ApiError: queue_full, or overloaded after queue_timeout_s."""
-        account = self._accounts[tenant]
-        await self._enter(tenant, account)
+    async def acquire(self, tenant: str, model: str = "") -> AsyncIterator[Permit]:
+        """A place for a generation by `model`. Raises ApiError: queue_full, or overloaded after queue_timeout_s."""
+        account = self._account(tenant)
+        permit, leave = await self._enter(account, model)
         self._metrics.admitted.set(self._gate.in_flight)
         try:
-            yield Permit(account, self._count)
+            yield permit
         finally:
-            self._gate.leave(tenant)
+            permit.leave_model()
+            leave()
             self._metrics.admitted.set(self._gate.in_flight)
-            self._metrics.queue_depth.set(self._gate.waiting)
+            self._metrics.queue_depth.set(self._waiting)
 
-    async def _enter(self, tenant: str, account: _Account) -> None:
+    @property
+    def _waiting(self) -> int:
+        return self._gate.waiting + (self._leases.waiting if self._leases is not None else 0)
+
+    async def _enter(self, account: _Account, model: str) -> tuple[Permit, Callable[[], None]]:
+        """The permit, and what gives the gateway's place back."""
         began = monotonic()
-        limits = account.limits
         try:
             async with asyncio.timeout(self._settings.queue_timeout_s):
-                await self._gate.enter(
-                    tenant,
-                    priority=account.priority,
-                    limit=limits.max_in_flight,
-                    max_queue=limits.max_queue,
-                    on_wait=self._metrics.queue_depth.set,
-                )
+                permit = Permit(self, account, await self.models.enter(model, account.name, account.priority))
+                try:
+                    leave = await self._place(account)
+                except BaseException:
+                    permit.leave_model()
+                    raise
         except GateFull as full:
             self._count("queue_full")
             whose = "of yours are" if full.whose == "tenant" else "are"
@@ -119,23 +218,39 @@ class Admission:
             message = f"no place became free within {self._settings.queue_timeout_s:g} s"
             raise ApiError("overloaded", message) from None
         finally:
-            self._metrics.queue_depth.set(self._gate.waiting)
+            self._metrics.queue_depth.set(self._waiting)
         self._metrics.queue_seconds.observe(monotonic() - began)
+        return permit, leave
+
+    async def _place(self, account: _Account) -> Callable[[], None]:
+        name, limits = account.name, account.limits
+        with ExitStack() as held:
+            # The tenant's place among all replicas first: whoever waits for that one must not hold one of this gateway's.
+            if self._leases is not None and limits.max_in_flight is not None:
+                queue = limits.max_queue if limits.max_queue is not None else self._settings.max_queue
+                held.callback(await self._leases.enter(name, limits.max_in_flight, queue, self._show_waiting))
+            leave = await self._gate.enter(
+                name,
+                priority=account.priority,
+                limit=limits.max_in_flight,
+                max_queue=limits.max_queue,
+                on_wait=self._show_waiting,
+            )
+            held.callback(leave)
+            return held.pop_all().close
+        raise AssertionError("unreachable")
+
+    def _show_waiting(self, waiting: int) -> None:
+        self._metrics.queue_depth.set(self._waiting)
 
     def _count(self, reason: str) -> None:
         self._metrics.refused.labels(reason).inc()
 
 
-def _limited(what: str, bucket: Bucket, wait_s: float, detail: str = "") -> ApiError:
-    message = f"the limit is {bucket.per_minute} {what} per minute; try again in {max(1, round(wait_s))} s"
+def _limited(account: _Account, kind: Kind, reading: Reading, detail: str) -> ApiError:
+    message = (
+        f"the limit is {account.per_minute[kind]} {kind} per minute; try again in {max(1, round(reading.wait_s))} s"
+    )
     if detail:
         message += f" ({detail})"
-    return ApiError("rate_limit_exceeded", message, retry_after_s=wait_s + 0.5, headers=_headers(what, bucket))
-
-
-def _headers(what: str, bucket: Bucket) -> dict[str, str]:
-    return {
-        f"x-ratelimit-limit-{what}": str(bucket.per_minute),
-        f"x-ratelimit-remaining-{what}": str(bucket.remaining),
-        f"x-ratelimit-reset-{what}": f"{bucket.full_in_s:.3f}s",
-    }
+    return ApiError("rate_limit_exceeded", message, retry_after_s=reading.wait_s + 0.5, headers=account.headers(kind))

@@ -12,6 +12,7 @@ import itertools
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 
 class GateFull(Exception):
@@ -46,6 +47,11 @@ class Gate:
         return self._total
 
     @property
+    def full(self) -> bool:
+        """Whoever comes now would wait."""
+        return self._total >= self._places or bool(self._waiting)
+
+    @property
     def waiting(self) -> int:
         return len(self._waiting)
 
@@ -60,12 +66,13 @@ class Gate:
         limit: int | None = None,
         max_queue: int | None = None,
         on_wait: Callable[[int], None] = lambda waiting: None,
-    ) -> None:
-        """Returns once a place is held. Raises GateFull at once when the queue has no room for another."""
+    ) -> Callable[[], None]:
+        """Returns once a place is held, with what gives it back. Raises GateFull at once when the queue has no room for
+        another."""
         # Whoever may run does not wait behind those who may not, and never before those who may.
         if self._may(tenant, limit) and not any(self._may(w.tenant, w.limit) for w in self._waiting.values()):
             self._hold(tenant)
-            return
+            return partial(self.leave, tenant)
         mine = sum(w.tenant == tenant for w in self._waiting.values())
         if max_queue is not None and mine >= max_queue:
             raise GateFull("tenant", mine)
@@ -81,6 +88,20 @@ class Gate:
             if waiter.granted.done() and not waiter.granted.cancelled():
                 self.leave(tenant)  # the place came in the same moment as the cancellation
             raise
+        return partial(self.leave, tenant)
+
+    def resize(self, places: int, max_queue: int) -> None:
+        """New bounds; who is inside or waits stays."""
+        self._places = places
+        self._max_queue = max_queue
+        self._grant()
+
+    def try_enter(self, tenant: str) -> bool:
+        """Takes a place if one is free and nobody waits."""
+        if self.full:
+            return False
+        self._hold(tenant)
+        return True
 
     def leave(self, tenant: str) -> None:
         self._running[tenant] -= 1

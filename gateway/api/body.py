@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Sequence
 from typing import Any, Final, TypeVar
 
@@ -21,6 +22,11 @@ from gateway.errors import ApiError
 Model = TypeVar("Model", bound=BaseModel)
 DRAIN_TIMEOUT_S: Final = 2.0
 SHOWN_CHARACTERS: Final = 80
+ESCAPES: Final = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|u[dD][89a-fA-F][0-9a-fA-F]{2}|.)", re.DOTALL
+)
+"""A whole surrogate pair, half of one, or the beginning of any other escape: only the second is six bytes long."""
+LONE_HALF: Final = rb"\ufffd"
 
 
 async def read_body(request: Request, settings: ApiSettings) -> bytes:
@@ -92,10 +98,28 @@ def require_json(request: Request) -> None:
 
 def parse(model: type[Model], body: bytes) -> Model:
     """Validates JSON bytes. Raises ApiError with `param`."""
+    if b"NaN" in body or b"Infinity" in body:  # the validator would take them where anything is allowed
+        _loaded(whole_characters(body))
     try:
         return model.model_validate_json(body)
     except ValidationError as e:
+        if e.errors(include_url=False)[0]["type"] == "json_invalid" and (whole := whole_characters(body)) != body:
+            return parse(model, whole)
         raise _as_api_error(e, body, model) from None
+
+
+def whole_characters(body: bytes) -> bytes:
+    """JSON bytes with U+FFFD for each escaped half of a surrogate pair whose other half is missing: what clients send
+    that cut text by UTF-16 units. Refusing it would end a conversation for good, since its history is sent again."""
+    return ESCAPES.sub(lambda found: LONE_HALF if len(found[0]) == len(LONE_HALF) else found[0], body)
+
+
+def _loaded(body: bytes) -> Any:
+    """Raises ApiError for what is no JSON: NaN and infinities too."""
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError as e:
+        raise ApiError("invalid_json", f"the body is not valid JSON: {e}") from None
 
 
 async def parse_off_loop(model: type[Model], body: bytes, offload_bytes: int) -> Model:
@@ -107,10 +131,7 @@ def _as_api_error(error: ValidationError, body: bytes, model: type[BaseModel]) -
     errors = error.errors(include_url=False, include_context=True)
     if errors[0]["type"] == "json_invalid":
         return ApiError("invalid_json", f"the body is not valid JSON: {errors[0]['ctx']['error']}")
-    try:
-        data = orjson.loads(body)
-    except orjson.JSONDecodeError as e:
-        return ApiError("invalid_json", f"the body is not valid JSON: {e}")
+    data = _loaded(body)
     if not isinstance(data, dict):
         return ApiError("invalid_json", "the body must be a JSON object")
     paths = [path_of(e["loc"], data, missing=e["type"] == "missing") for e in errors]
@@ -118,7 +139,7 @@ def _as_api_error(error: ValidationError, body: bytes, model: type[BaseModel]) -
     chosen, param = errors[best], spell(paths[best])
     if chosen["type"] == "union_tag_not_found":
         chosen["ctx"]["expected_tags"] = _expected_tags(chosen, data, paths[best], model)
-    if chosen["type"] == "missing":
+    if chosen["type"] == "missing" or _is_absent(chosen, paths[best], model):
         return ApiError("missing_required_parameter", f"missing required parameter: '{param}'", param=param)
     if chosen["type"] == "extra_forbidden":
         return ApiError("unknown_parameter", f"unknown parameter: '{param}'", param=param)
@@ -127,6 +148,12 @@ def _as_api_error(error: ValidationError, body: bytes, model: type[BaseModel]) -
         return cause
     code = "string_above_max_length" if chosen["type"] == "string_too_long" else "invalid_value"
     return ApiError(code, f"'{param}': {_sentence(chosen)}", param=param)
+
+
+def _is_absent(error: Any, path: Sequence[int | str], model: type[BaseModel]) -> bool:
+    """Whether a field that must be there is null, which means absent."""
+    field = model.model_fields.get(str(path[0])) if len(path) == 1 else None
+    return error["input"] is None and field is not None and field.is_required()
 
 
 def _expected_tags(error: Any, data: Any, path: Sequence[int | str], model: type[BaseModel]) -> str:
@@ -164,6 +191,10 @@ def _sentence(error: Any) -> str:
         case "too_long":
             given = f", got {context['actual_length']}" if context.get("actual_length") else ""
             return f"at most {context['max_length']} entries are allowed{given}"
+        case "too_short":
+            return f"at least {context['min_length']} entry is needed, got {context['actual_length']}"
+        case "string_too_long":
+            return f"at most {context['max_length']} characters are allowed, got {len(error['input'])}"
     text: str = error["msg"].removeprefix("Value error, ")
     text = text[:1].lower() + text[1:]
     value = error.get("input")

@@ -1,7 +1,8 @@
 """What a handler knows about its request besides the body, and the pure ASGI middleware that sets it up.
 
 `RequestScope` is the outermost layer: it gives every response an x-request-id, counts and times it, writes the access
-log, and turns whatever still escapes into an OpenAI body if the response has not begun."""
+log, the usage ledger and the trace's end, and turns whatever still escapes into an OpenAI body if the response has not
+begun."""
 
 from __future__ import annotations
 
@@ -9,8 +10,10 @@ import asyncio
 import logging
 import re
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from time import perf_counter
+from time import perf_counter, time
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -19,11 +22,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gateway.api.responses import error_response
 from gateway.errors import ApiError
 from gateway.metrics import Metrics, child
+from gateway.observability.observer import Observer
+from gateway.observability.tracing import NO_TRACE, RequestTrace
+from gateway.observability.usage import RequestUsage, UsageRecord, outcome_of
 
 log = logging.getLogger("catalejo.access")
 failures = logging.getLogger("catalejo.failure")
 CLIENT_ID: Final = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
-TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+TRACEPARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 QUIET_ROUTES: Final = frozenset({"/health", "/ready", "/metrics"})
 
 
@@ -33,11 +39,27 @@ class RequestContext:
     traceparent: str | None = None
     began: float = field(default_factory=perf_counter)
     tenant: str = "default"
+    scopes: frozenset[str] = frozenset()
+    """What the request's key may do; gateway/admission/keys.py."""
     error_code: str | None = None
     headers: dict[str, str] = field(default_factory=dict)
     """Sent with the response, whatever it becomes, unless the response has the header itself."""
     notes: dict[str, Any] = field(default_factory=dict)
-    """Goes to the access log: model, token counts, phases. Never contents, URLs or keys."""
+    """Goes to the access log: model, timings, phases. Never contents, URLs or keys."""
+    usage: RequestUsage | None = None
+    """Set for requests that ask a model for an answer; the others are not in the ledger."""
+    trace: RequestTrace = NO_TRACE
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """A step of the request: a span of its trace, and `NAME_ms` in the access log (several of one name add up)."""
+        began = perf_counter()
+        try:
+            with self.trace.step(name):
+                yield
+        finally:
+            key = f"{name}_ms"
+            self.notes[key] = round(self.notes.get(key, 0.0) + (perf_counter() - began) * 1000, 2)
 
 
 def context_of(request: Request) -> RequestContext:
@@ -46,16 +68,21 @@ def context_of(request: Request) -> RequestContext:
 
 
 class RequestScope:
-    def __init__(self, app: ASGIApp, metrics: Metrics, access_log: bool) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics, access_log: bool, observer: Observer | None = None) -> None:
+        """`observer`: None where no request is traced or accounted."""
         self._app = app
         self._metrics = metrics
         self._access_log = access_log
+        self._observer = observer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         context = scope["catalejo"] = _context(scope)
+        tracing = self._observer.tracing if self._observer is not None else None
+        if tracing is not None and scope["path"] not in QUIET_ROUTES:
+            context.trace = tracing.begin(scope, context.request_id)
         status = 0
 
         async def send_with_headers(message: Message) -> None:
@@ -105,6 +132,9 @@ class RequestScope:
         child(self._metrics.http_duration, route).observe(elapsed)
         if context.error_code:
             child(self._metrics.errors, route, context.error_code).inc()
+        context.trace.end(route, status or 499, context.error_code, {"catalejo.tenant": context.tenant})
+        if context.usage is not None:
+            self._account(context, context.usage, status, elapsed)
         if self._access_log and route not in QUIET_ROUTES:
             log.info(
                 "request",
@@ -116,8 +146,19 @@ class RequestScope:
                     "duration_ms": round(elapsed * 1000, 2),
                     "tenant": context.tenant,
                     "error_code": context.error_code,
+                    "trace_id": context.trace.trace_id,
+                    **(context.usage.fields() if context.usage is not None else {}),
                     **context.notes,
                 },
+            )
+
+    def _account(self, context: RequestContext, usage: RequestUsage, status: int, elapsed: float) -> None:
+        model = context.notes.get("model", "")
+        outcome = outcome_of(status, context.error_code, "client_gone" in context.notes)
+        child(self._metrics.generations, model, outcome).inc()
+        if self._observer is not None and self._observer.ledger is not None:
+            self._observer.ledger.add(
+                UsageRecord(time(), context.request_id, context.tenant, model, outcome, elapsed, usage)
             )
 
 

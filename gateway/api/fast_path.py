@@ -41,10 +41,11 @@ class FastPath:
         return scope["type"] == "http" and (scope["method"], scope["path"]) in self._handlers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["route"], _ = self._handlers[scope["method"], scope["path"]]  # also of those that no handler will see
         await self._app(scope, receive, send)
 
     async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope["route"], handler = self._handlers[scope["method"], scope["path"]]
+        _, handler = self._handlers[scope["method"], scope["path"]]
         try:
             response = await handler(Request(scope, receive, send))
         except ApiError as e:

@@ -30,9 +30,9 @@ class ApiSettings(BaseModel):
     )
     keep_alive_s: float = Field(default=15.0, gt=0, description="SSE comment after this much silence.")
     client_stall_s: float = Field(default=300.0, gt=0, description="A client that takes nothing for so long has left.")
-    max_n: int = Field(default=16, ge=1, le=128)
-    max_messages: int = Field(default=16384, ge=1)
-    max_tools: int = Field(default=1024, ge=1)
+    max_n: int = Field(default=16, ge=1, le=128, description="Most answers to one prompt (`n`).")
+    max_messages: int = Field(default=16384, ge=1, description="Most messages of one conversation.")
+    max_tools: int = Field(default=1024, ge=1, description="Most tools of one request.")
     default_max_tokens: int | None = Field(default=None, ge=1, description="None: what is left of the context.")
     default_thinking: ThinkingMode | None = Field(
         default=None, description="None: the template's own default (adaptive)."
@@ -40,7 +40,13 @@ class ApiSettings(BaseModel):
     use_generation_config: bool = Field(
         default=True, description="Sampling defaults from the checkpoint's generation_config.json."
     )
-    reasoning_field: Literal["reasoning_content", "reasoning", "both"] = "reasoning_content"
-    named_tool_finish_reason: Literal["stop", "tool_calls"] = "stop"
-    empty_tools: Literal["ignore", "refuse"] = "ignore"
+    reasoning_field: Literal["reasoning_content", "reasoning", "both"] = Field(
+        default="reasoning_content", description="Where the thinking stands in a message."
+    )
+    named_tool_finish_reason: Literal["stop", "tool_calls"] = Field(
+        default="stop", description="finish_reason of a call that `tool_choice` named; OpenAI says stop."
+    )
+    empty_tools: Literal["ignore", "refuse"] = Field(
+        default="ignore", description="What `tools: []` is: no tools, or a 400."
+    )
     strict_fields: bool = Field(default=False, description="Refuse unknown fields with a 400 instead of ignoring them.")

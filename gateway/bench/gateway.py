@@ -1,8 +1,8 @@
 """`catalejo bench gateway`: what one event, one small request, one idle stream and one large image cost.
 
 Contestants run one after another in rounds, in turn, so that a slow moment hurts all alike: a raw relay (the floor),
-this gateway with detokenizer and parsers, and smg (HTTP mode) and LiteLLM's proxy when they are installed. Contestant on
-one core, engine and load on the other. CPU is what the kernel charged the process (utime + stime). Compare only at equal
+this gateway with detokenizer and parsers, and the peers of gateway/bench/peers.py that are installed. Contestant on one
+core, engine and load on the other. CPU is what the kernel charged the process (utime + stime). Compare only at equal
 load: the cost per event falls as wake-ups batch."""
 
 from __future__ import annotations
@@ -10,23 +10,15 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
-import signal
-import socket
 import statistics
-import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from gateway.bench.load import Counter, chat_body, large_image_body, open_stream, request, unary
-from gateway.commands.paths import tiny_checkpoint
+from gateway.bench.peers import GRPC, Contestant, Field, field_of
+from gateway.bench.processes import free_port, running
 
 ROUNDS: Final = 3
 SMALL_REQUESTS: Final = 400
@@ -42,70 +34,47 @@ for _ in range(5):
         s.sendall(data)
         s.recv(65536)
 """
-SMG_ANCHOR: Final = "anchor: smg in gRPC mode 51 us/event at 5,000 ev/s, 28 at 20,000; 0.41 ms per small request"
 
 
-@dataclass
-class Contestant:
-    """`command` with {port} and {engine} filled in; `works`: does our work (parsing), or only passes bytes."""
-
-    name: str
-    command: list[str]
-    ready: str
-    figures: dict[str, list[float]] = field(default_factory=dict)
-
-    def note(self, **values: float) -> None:
-        for name, value in values.items():
-            self.figures.setdefault(name, []).append(value)
-
-    def medians(self) -> dict[str, float]:
-        return {name: round(statistics.median(values), 3) for name, values in self.figures.items()}
-
-
-def contestants() -> list[Contestant]:
-    python = sys.executable
-    model = str(tiny_checkpoint())
-    serve = [python, "-m", "gateway.cli", "gateway", "--model", model, "--engine", "http://127.0.0.1:{engine}"]
-    out = [
-        Contestant(
-            "relay", [python, "-m", "gateway.bench.relay", "--port", "{port}", "--target", "{engine}"], "/health"
-        ),
-        Contestant("catalejo", [*serve, "--port", "{port}"], "/ready"),
-    ]
-    if smg := shutil.which("smg"):
-        workers = ["--worker-urls", "http://127.0.0.1:{engine}", "--policy", "round_robin"]
-        out.append(Contestant("smg-http", [smg, "launch", "--port", "{port}", *workers], "/readiness"))
-    if litellm := shutil.which("litellm"):
-        args = ["--model", "openai/tiny", "--api_base", "http://127.0.0.1:{engine}/v1", "--port", "{port}"]
-        out.append(Contestant("litellm", [litellm, *args], "/health/liveliness"))
-    return out
-
-
-def run(streams: int, rate: float, seconds: float, as_json: bool) -> int:
+def run(
+    streams: int, rate: float, seconds: float, as_json: bool, smg: Path | None, litellm: Path | None, only: list[str]
+) -> int:
     cores = sorted(os.sched_getaffinity(0))
     ours, theirs = {cores[0]}, {cores[-1]}
-    field_ = contestants()
+    given = field_of(smg, litellm, rate, only)
+    if not given.contestants:
+        raise SystemExit(f"catalejo bench: nobody of {', '.join(only)} is here; {_missing(given)}")
     os.sched_setaffinity(0, ours)
-    engine_port = _free_port()
-    engine = [sys.executable, "-m", "gateway.bench.engine", "--port", str(engine_port), "--rate", str(rate)]
-    with _process(engine, ours, f"http://127.0.0.1:{engine_port}/health"):
-        for number in range(ROUNDS):
-            for one in field_:
-                _say(as_json, f"round {number + 1} of {ROUNDS}: {one.name}")
-                _round(one, engine_port, theirs, streams, seconds, rate)
+    for number in range(ROUNDS):
+        for one in given.contestants:
+            _say(as_json, f"round {number + 1} of {ROUNDS}: {one.name}")
+            _round(one, given.engines[one.engine], ours, theirs, streams, seconds, rate)
     report = {
         "streams": streams, "rate": rate, "seconds": seconds, "cores": len(cores),
-        "load_average": os.getloadavg()[0], "results": {c.name: c.medians() for c in field_},
+        "load_average": os.getloadavg()[0], "results": {c.name: c.medians() for c in given.contestants},
+        "does_our_work": [c.name for c in given.contestants if c.works], "missing": given.missing,
     }  # fmt: skip
-    print(json.dumps(report, indent=2) if as_json else _table(report))
+    print(json.dumps(report, indent=2) if as_json else "\n".join(filter(None, [_table(report), _missing(given)])))
     return 0
 
 
-def _round(one: Contestant, engine_port: int, core: set[int], streams: int, seconds: float, rate: float) -> None:
-    port = _free_port()
-    command = [part.format(port=port, engine=engine_port) for part in one.command]
-    with _process(command, core, f"http://127.0.0.1:{port}{one.ready}") as pid:
-        asyncio.run(_measure(one, port, pid, streams, seconds, rate))
+def _round(
+    one: Contestant, engine: list[str], ours: set[int], theirs: set[int], streams: int, seconds: float, rate: float
+) -> None:
+    """The engine is new for each: none inherits another's connections. Memory is measured in a process of its own, before
+    any load has made it grow, and so that streams which a contestant never gives back burden nobody."""
+    port, engine_port, spare = free_port(), free_port(), free_port()
+    ports = {"port": port, "engine": engine_port, "spare": spare}
+    up = None if one.engine == GRPC else f"http://127.0.0.1:{engine_port}/health"
+    with running([p.format(**ports) for p in engine], ours, engine_port, up, {}):
+        if up is not None:
+            one.note(first_token_direct_p50_ms=asyncio.run(_first_token_ms(engine_port)))
+        command = [part.format(**ports) for part in one.command]
+        ready = f"http://127.0.0.1:{port}{one.ready}"
+        with running(command, theirs, port, ready, one.environment) as pid:
+            one.note(kib_per_idle_stream=asyncio.run(_idle_kib(port, pid)))
+        with running(command, theirs, port, ready, one.environment) as pid:
+            asyncio.run(_measure(one, port, pid, streams, seconds, rate))
 
 
 async def _measure(one: Contestant, port: int, pid: int, streams: int, seconds: float, rate: float) -> None:
@@ -116,7 +85,6 @@ async def _measure(one: Contestant, port: int, pid: int, streams: int, seconds: 
     small_ms = (_cpu_s(pid) - before) / SMALL_REQUESTS * 1e3
     one.note(small_request_cpu_ms=small_ms, small_request_p50_ms=statistics.median(latencies) * 1e3)
     one.note(first_token_p50_ms=await _first_token_ms(port))
-    one.note(kib_per_idle_stream=await _idle_kib(port, pid))
 
     counter = Counter()
     body = chat_body(100_000, stream=True)  # longer than we stay
@@ -131,7 +99,9 @@ async def _measure(one: Contestant, port: int, pid: int, streams: int, seconds: 
     events, cpu, took = counter.events - events, _cpu_s(pid) - cpu, time.perf_counter() - began
     for client in clients:
         client.close()
-    one.note(cpu_us_per_event=cpu / max(1, events) * 1e6, events_per_s=events / took)
+    one.note(events_per_s=events / took)
+    if events:
+        one.note(cpu_us_per_event=cpu / events * 1e6)
     if one.name == "catalejo":
         await _stalls(one, port, rate)
 
@@ -145,14 +115,22 @@ async def _first_token_ms(port: int) -> float:
 
 
 async def _idle_kib(port: int, pid: int) -> float:
+    await unary(port, 50, 1)
     resident = _rss(pid)
     idle = [await open_stream(port, chat_body(2_000_000, stream=True), Counter()) for _ in range(IDLE_STREAMS)]
-    await asyncio.sleep(1.5)
-    grown = _rss(pid) - resident
+    grown, before = _rss(pid), 0
+    for _ in range(40):
+        before, grown = grown, await _rss_later(pid)
+        if grown == before:
+            break
     for client in idle:
         client.close()
+    return (grown - resident) / IDLE_STREAMS / 1024
+
+
+async def _rss_later(pid: int) -> int:
     await asyncio.sleep(0.5)
-    return grown / IDLE_STREAMS / 1024
+    return _rss(pid)
 
 
 async def _stalls(one: Contestant, port: int, rate: float) -> None:
@@ -177,33 +155,6 @@ async def _stalls(one: Contestant, port: int, rate: float) -> None:
             client.close()
 
 
-@contextmanager
-def _process(command: list[str], cores: set[int], ready: str, patience_s: float = 60) -> Iterator[int]:
-    env = {**os.environ, "CATALEJO_OBSERVABILITY__ACCESS_LOG": "false"}
-    process = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        os.sched_setaffinity(process.pid, cores)
-        deadline = time.monotonic() + patience_s
-        while True:
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise SystemExit(f"catalejo bench: {command[0]} {command[1]} {command[2]} did not start")
-            try:
-                with urllib.request.urlopen(ready, timeout=1):  # noqa: S310
-                    break
-            except (OSError, urllib.error.URLError):
-                time.sleep(0.1)
-        for task in Path(f"/proc/{process.pid}/task").iterdir():  # threads that began before the pinning
-            os.sched_setaffinity(int(task.name), cores)
-        yield process.pid
-    finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
 def _cpu_s(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
@@ -211,12 +162,6 @@ def _cpu_s(pid: int) -> float:
 
 def _rss(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE
-
-
-def _free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
 
 
 def _say(as_json: bool, text: str) -> None:
@@ -230,4 +175,9 @@ def _table(report: dict[str, Any]) -> str:
     lines = [f"{'':30}" + "".join(f"{name:>14}" for name in results)]
     lines += [f"{row:30}" + "".join(f"{figures.get(row, '-'):>14}" for figures in results.values()) for row in rows]
     load = f"{report['streams']} streams x {report['rate']:g} tokens/s, medians of {ROUNDS} rounds, "
-    return "\n".join([*lines, "", load + f"load average {report['load_average']:.1f}", SMG_ANCHOR])
+    same = f"the same work (detokenizing, parsing): {', '.join(report['does_our_work'])}; the others pass chunks on"
+    return "\n".join([*lines, "", load + f"load average {report['load_average']:.1f}", same])
+
+
+def _missing(given: Field) -> str:
+    return "\n".join(f"{name}: {why}" for name, why in given.missing.items())

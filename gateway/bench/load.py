@@ -15,7 +15,9 @@ import orjson
 
 from gateway.bench.http import HEAD_END
 
-EVENT: Final = b'"content":'
+EVENT: Final = b'"content":"'
+EMPTY: Final = b'"content":""'
+"""The role chunk that peers send before the first token."""
 CHAT: Final = "/v1/chat/completions"
 
 
@@ -57,7 +59,7 @@ class StreamClient(asyncio.Protocol):
         self.transport.write(self._data)
 
     def data_received(self, data: bytes) -> None:
-        count = data.count(EVENT)
+        count = data.count(EVENT) - data.count(EMPTY)
         if count:
             now = perf_counter()
             if not self._last:

@@ -24,13 +24,12 @@ from typing import Any, Final
 import numpy as np
 
 from engine.wire import ROUTE, GenerateRequest, encode_request
-from gateway.bench.gateway import _free_port, _process
+from gateway.bench.processes import free_port, running
 from gateway.commands.paths import tiny_checkpoint
 
 BLOCK: Final = 128
 REPEATS: Final = 5
 PATIENCE_S: Final = 1800.0
-START_S: Final = 900.0
 
 
 def body_of(port: int, ids: np.ndarray, max_tokens: int = 1) -> bytes:
@@ -87,14 +86,14 @@ def longer_checkpoint(folder: Path, positions: int) -> Path:
 
 
 def mock(tokens: int) -> dict[str, Any]:
-    engine, port, cores = _free_port(), _free_port(), set(os.sched_getaffinity(0))
+    engine, port, cores = free_port(), free_port(), set(os.sched_getaffinity(0))
     ids = np.random.default_rng(0).integers(100, 400, tokens, dtype=np.uint32)
     command = [sys.executable, "-m", "gateway.bench.engine", "--port", str(engine), "--context", str(tokens + 4096)]
     sampling = {"max_new_tokens": 1, "temperature": 0.0}
     direct = b"".join(encode_request(GenerateRequest(rid="0", input_ids=ids, sampling=sampling)))
-    with tempfile.TemporaryDirectory() as made, _process(command, cores, f"http://127.0.0.1:{engine}/health", START_S):
+    with tempfile.TemporaryDirectory() as made, running(command, cores, engine, f"http://127.0.0.1:{engine}/health"):
         serve = gateway_command(port, engine, longer_checkpoint(Path(made) / "model", tokens + 4096))
-        with _process(serve, cores, f"http://127.0.0.1:{port}/ready", START_S) as pid:
+        with running(serve, cores, port, f"http://127.0.0.1:{port}/ready") as pid:
             completion(port, ids[:100])
             idle = peak_bytes(pid)
             through = sorted(completion(port, ids)[0] for _ in range(REPEATS))
@@ -135,13 +134,13 @@ def local(tokens: int, chunk: int, checkpoint: Path | None = None) -> dict[str, 
         first, other = np.load(folder / "first.npy"), np.load(folder / "other.npy")
         choices = folder / "choices.jsonl"
         choices.unlink(missing_ok=True)
-        engine, port, cores = _free_port(), _free_port(), set(os.sched_getaffinity(0))
+        engine, port, cores = free_port(), free_port(), set(os.sched_getaffinity(0))
         sizes = ["--tokens", str(len(first)), "--chunk-tokens", str(chunk)]
         serve = [*needle, "serve", str(folder), "--port", str(engine), *sizes]
         front = gateway_command(port, engine, folder / "model")
         with (
-            _process(serve, cores, f"http://127.0.0.1:{engine}/health", START_S),
-            _process(front, cores, f"http://127.0.0.1:{port}/ready", START_S) as pid,
+            running(serve, cores, engine, f"http://127.0.0.1:{engine}/health"),
+            running(front, cores, port, f"http://127.0.0.1:{port}/ready") as pid,
         ):
             report: dict[str, Any] = {"tokens": len(first), "blocks": -(-len(first) // BLOCK)}
             report["first_token_s"], usage = completion(port, first)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 import urllib.error
@@ -12,7 +13,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from gateway.commands.paths import check_checkpoint, default_checkpoint
-from gateway.config import ConfigError, load
+from gateway.config import ConfigError, Settings, load
+from gateway.processes.sockets import ListenError, bind, close, tls_context
 
 Check = tuple[str, bool, str]
 
@@ -23,7 +25,7 @@ def run(model: Path | None, engines: list[str] | None, config: Path | None) -> i
         _machine,
         _packages,
         lambda: _checkpoint(path),
-        lambda: _configuration(config, path),
+        lambda: _configuration(config, model, path),
         lambda: _engines(engines or []),
     ]
     good = True
@@ -67,12 +69,48 @@ def _checkpoint(path: Path) -> Iterator[Check]:
         yield "checkpoint", False, str(e)
 
 
-def _configuration(config: Path | None, path: Path) -> Iterator[Check]:
+def _configuration(config: Path | None, model: Path | None, path: Path) -> Iterator[Check]:
     try:
-        settings = load(config, model_path=path)
-        yield "configuration", True, f"serves {', '.join(settings.model_names)} on {settings.host}:{settings.port}"
+        settings = load(config, model_path=path if model or config is None else None)
+        yield "configuration", True, f"serves {', '.join(settings.public_names)} on {settings.host}:{settings.port}"
     except ConfigError as e:
         yield "configuration", False, str(e)
+        return
+    for served in settings.served if config is not None else ():
+        problem = check_checkpoint(served.model_path)
+        yield f"model {served.served_name}", problem is None, problem or str(served.model_path)
+        yield from _engines([e.url for e in served.engines])
+    if config is not None:
+        yield from _listening(settings)
+        yield from _redis(settings)
+
+
+def _listening(settings: Settings) -> Iterator[Check]:
+    operations = settings.operations
+    ports = [(settings.host, settings.port)]
+    if operations.port is not None:
+        ports.append((operations.host, operations.port))
+    for host, port in ports:
+        try:
+            close(bind(host, port))
+            yield f"port {port}", True, f"free on {host}"
+        except ListenError as e:
+            yield f"port {port}", False, f"{e}; is a gateway running already?"
+    if settings.tls.enabled:
+        try:
+            tls_context(settings.tls)
+            yield "tls", True, f"{settings.tls.certificate} can be used"
+        except ListenError as e:
+            yield "tls", False, str(e)
+
+
+def _redis(settings: Settings) -> Iterator[Check]:
+    if settings.admission.redis_url is None:
+        return
+    from gateway.admission.redis_limits import problem_of
+
+    problem = asyncio.run(problem_of(settings.admission))
+    yield "redis", problem is None, problem or "answers; limits are shared through it"
 
 
 def _engines(urls: list[str]) -> Iterator[Check]:

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import logging
+import re
+import signal
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from gateway.commands.paths import check_checkpoint
 from gateway.config import ConfigError, Settings, load
+from gateway.observability.logging import configure
+from gateway.observability.tracing import missing
+from gateway.processes.client import HubClient
+from gateway.processes.sockets import ListenError, bind, close, port_of, tls_context
 
 log = logging.getLogger("catalejo.gateway")
+USER_IN_URL: Final = re.compile(r"^([a-z][a-z0-9+.-]*://)[^/@\s]*@")
 THREAD_SWITCH_S: Final = 0.001
 """A thread that renders a long prompt gives the event loop its turn after this long (Python's own: 5 ms)."""
 
@@ -21,47 +31,86 @@ def gateway(
     host: str | None,
     port: int | None,
     model_name: str | None,
+    workers: int | None = None,
     *,
     print_only: bool = False,
 ) -> int:
-    endpoints: list[dict[str, Any]] | None = [{"url": url} for url in engines] if engines else None
+    given: dict[str, Any] = {
+        "engines": [{"url": url} for url in engines] if engines else None,
+        "model_path": str(model) if model else None,
+        "host": host,
+        "port": port,
+        "model_name": model_name,
+        "workers": workers,
+    }
+    overrides = {k: v for k, v in given.items() if v is not None}
     try:
-        settings = load(config, engines=endpoints, model_path=model, host=host, port=port, model_name=model_name)
+        settings = load(config, **overrides)
     except ConfigError as e:
         print(f"catalejo: wrong configuration\n{e}", file=sys.stderr)  # noqa: T201
         return 2
     if print_only:
         print(as_yaml(settings), end="")  # noqa: T201
         return 0
-    return serve(settings)
-
-
-def as_yaml(settings: Settings) -> str:
-    """A file that `--config` takes; secrets are shown as stars."""
-    import yaml
-
-    return yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False)
-
-
-def serve(settings: Settings) -> int:
-    import uvicorn
-
-    from gateway.app import create_app
-    from gateway.commands.paths import check_checkpoint
-    from gateway.http_protocol import protocol
-    from gateway.observability.logging import configure
-
-    if problem := check_checkpoint(settings.model_path):
+    for one in settings.served:
+        if problem := check_checkpoint(one.model_path):
+            print(f"catalejo: {one.served_name}: {problem}", file=sys.stderr)  # noqa: T201
+            return 2
+    if problem := missing(settings.observability.tracing):
         print(f"catalejo: {problem}", file=sys.stderr)  # noqa: T201
         return 2
     configure(settings.observability)
+    try:
+        if settings.workers > 1:
+            from gateway.processes.supervisor import Supervisor
+
+            return Supervisor(settings, config, overrides).run()
+        return serve(settings, reread=partial(load, config, **overrides))
+    except ListenError as e:
+        print(f"catalejo: {e}", file=sys.stderr)  # noqa: T201
+        return 1
+
+
+def as_yaml(settings: Settings) -> str:
+    """A file that `--config` takes; secrets are shown as stars, those in URLs too."""
+    import yaml
+
+    return yaml.safe_dump(_masked(settings.model_dump(mode="json")), sort_keys=False)
+
+
+def _masked(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _masked(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_masked(v) for v in value]
+    return USER_IN_URL.sub(r"\1**********@", value) if isinstance(value, str) else value
+
+
+def serve(settings: Settings, hub: HubClient | None = None, *, reread: Callable[[], Settings] | None = None) -> int:
+    """One gateway process; with a `hub` one of several on the port. `reread`: the configuration once more, for SIGHUP.
+    Raises ListenError."""
+    import uvicorn
+
+    from gateway.app import create_app
+    from gateway.http_protocol import protocol
+
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until it can be heeded: it must not end a gateway that is starting
     sys.setswitchinterval(THREAD_SWITCH_S)
+    several = hub is not None
+    tls = tls_context(settings.tls)
+    listening = bind(settings.host, settings.port, shared=several)
+    operations = settings.operations
+    try:
+        second = None if operations.port is None else bind(operations.host, operations.port, shared=several)
+    except ListenError:
+        close(listening)
+        raise
     config = uvicorn.Config(
-        create_app(settings),
-        host=settings.host,
-        port=settings.port,
+        create_app(settings, hub=hub, operations_sockets=second, reread=reread),
         loop="uvloop",
         http=protocol(settings.server_header_timeout_s),
+        ws="none",
+        ssl_context_factory=None if tls is None else lambda config, default: tls,
         lifespan="on",
         log_config=None,
         access_log=False,
@@ -71,17 +120,22 @@ def serve(settings: Settings) -> int:
         timeout_graceful_shutdown=int(settings.shutdown_grace_s) or None,
         backlog=4096,
     )
-    engines = ", ".join(e.url for e in settings.engines) or "none configured"
-    log.info(
-        "gateway for %s listens on %s port %d; engines: %s",
-        settings.served_model,
-        settings.host,
-        settings.port,
-        engines,
-    )
+    if not several:
+        log_start(settings, port_of(listening), None if second is None else port_of(second))
     server = uvicorn.Server(config)
     try:
-        server.run()
+        server.run(listening)
     except KeyboardInterrupt:
         return 0
     return 0 if server.started else 1
+
+
+def log_start(settings: Settings, port: int, operations_port: int | None) -> None:
+    log.info("gateway listens on %s port %d", settings.host, port)
+    if operations_port is not None:
+        log.info("operations: %s port %d", settings.operations.host, operations_port)
+    for model in settings.served:
+        urls = ", ".join(e.url for e in model.engines)
+        if model.discovery.source != "static":
+            urls = ", ".join(filter(None, (urls, f"those of discovery ({model.discovery.source})")))
+        log.info("serves %s; engines: %s", ", ".join(model.names), urls or "none configured")

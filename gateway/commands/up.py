@@ -20,8 +20,9 @@ from base64 import b64encode
 from pathlib import Path
 from typing import Final
 
+from gateway.api.models.settings import checkpoint_name
 from gateway.commands.paths import check_checkpoint, default_checkpoint, sample_picture
-from gateway.config import checkpoint_name
+from gateway.processes.children import end_with_parent
 
 READY_TIMEOUT_S: Final = 600.0
 STOP_TIMEOUT_S: Final = 20.0
@@ -67,7 +68,7 @@ class _Supervisor:
                     command,
                     start_new_session=True,
                     env=env,
-                    preexec_fn=_end_with_parent,
+                    preexec_fn=end_with_parent,
                 )
             _say(f"starting the engine and the gateway with the checkpoint {self._model!r} ...")
             return self._watch()
@@ -123,15 +124,6 @@ class _Supervisor:
                 except subprocess.TimeoutExpired:
                     child.kill()
                     child.wait()
-
-
-def _end_with_parent() -> None:
-    """In the child: the kernel ends it when the supervisor dies, even of SIGKILL, so that no port stays taken (Linux)."""
-    if sys.platform == "linux":
-        import ctypes
-
-        pr_set_pdeathsig = 1
-        ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGTERM, 0, 0, 0)
 
 
 def curl_line(url: str, model: str, picture: bytes | None = None) -> str:

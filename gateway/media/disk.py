@@ -133,6 +133,7 @@ def _decode(raw: bytes) -> Entry:
     fields = header.pop("media")
     fields["grid"] = tuple(fields["grid"])
     fields["timestamps"] = None if fields["timestamps"] is None else tuple(fields["timestamps"])
+    fields["source_bytes"] = header["source_bytes"]
     media = PreparedMedia(data=memoryview(raw)[start + length :], **fields)
     if item_hash(media.modality, media.grid, media.rows, media.t_dup, media.data) != media.hash:
         raise ValueError("rows do not match their hash")

@@ -43,9 +43,21 @@ class MediaMetrics:
         self.type_mismatches = Counter(
             "catalejo_media_type_mismatches", "Declared media type was not what the bytes are", registry=r
         )
-        self.cache_bytes = Gauge("catalejo_media_cache_bytes", "Rows held in memory", registry=r)
-        self.cache_entries = Gauge("catalejo_media_cache_entries", "Prepared media held in memory", registry=r)
+        self.cache_bytes = Gauge(
+            "catalejo_media_cache_bytes", "Rows held in memory", registry=r, multiprocess_mode="livesum"
+        )
+        self.cache_entries = Gauge(
+            "catalejo_media_cache_entries", "Prepared media held in memory", registry=r, multiprocess_mode="livesum"
+        )
         self.cache_evictions = Counter("catalejo_media_cache_evictions", "Prepared media dropped for room", registry=r)
-        self.in_flight_bytes = Gauge("catalejo_media_in_flight_bytes", "Encoded bytes held in memory", registry=r)
-        self.queued = Gauge("catalejo_media_queued", "Parts waiting for a decoder", ["modality"], registry=r)
+        self.in_flight_bytes = Gauge(
+            "catalejo_media_in_flight_bytes", "Encoded bytes held in memory", registry=r, multiprocess_mode="livesum"
+        )
+        self.queued = Gauge(
+            "catalejo_media_queued",
+            "Parts waiting for a decoder",
+            ["modality"],
+            registry=r,
+            multiprocess_mode="livesum",
+        )
         self.stored_bytes = Counter("catalejo_media_stored_bytes", "Bytes taken into the file store", registry=r)

@@ -194,6 +194,7 @@ def entry_of(prepared: Any, source_bytes: int, seconds: float) -> Entry:
         t_dup=prepared.t_dup,
         data=memoryview(patches).cast("B"),
         timestamps=None if prepared.timestamps is None else tuple(prepared.timestamps),
+        source_bytes=source_bytes,
     )
     frames = 1 if media.modality == "image" else 2 * media.grid[0]
     return Entry(media, source_bytes, prepared.width * prepared.height * frames, seconds)

@@ -37,6 +37,7 @@ class PreparedMedia:
     grid        (t, h, w) in patches; tokens = t*h*w/4
     data        raw rows, C order, dtype `rows`; see engine.wire.Item
     timestamps  seconds of each temporal patch of a video (len t), None for images
+    source_bytes  size of the encoded file
     """
 
     modality: Modality
@@ -47,3 +48,4 @@ class PreparedMedia:
     t_dup: int
     data: memoryview
     timestamps: tuple[float, ...] | None = None
+    source_bytes: int = 0

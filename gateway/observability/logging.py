@@ -53,7 +53,7 @@ def configure(settings: ObservabilitySettings) -> None:
     handler.setFormatter(JsonFormatter() if settings.log_format == "json" else TextFormatter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    root.setLevel(settings.log_level.upper())
+    set_level(settings.log_level)
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
         logger = logging.getLogger(name)
         logger.handlers.clear()
@@ -62,3 +62,7 @@ def configure(settings: ObservabilitySettings) -> None:
     logging.getLogger("uvicorn.access").disabled = True
     logging.getLogger("uvicorn.error").addFilter(_not_a_cut_stream)
     logging.getLogger("asyncio").setLevel(logging.WARNING)
+
+
+def set_level(level: str) -> None:
+    logging.getLogger().setLevel(level.upper())

@@ -6,33 +6,58 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from time import monotonic
+from typing import Final, Literal
 
 from engine.wire import Item
 from gateway.media.residency import Residency
 from gateway.metrics import Metrics
-from gateway.routing.settings import RoutingSettings
+from gateway.routing.outliers import Recent
+from gateway.routing.settings import EngineEndpoint, RoutingSettings
 from gateway.upstream.client import EngineClient, EngineStatus
 
 log = logging.getLogger("catalejo.routing")
+MOST_EJECTIONS: Final = 10
 
 
 class Ticket:
-    """One request at one worker. `computed()`: its first token came, so its prompt is no longer work to be done."""
+    """One request at one worker: its prompt is work to be done until its first token comes or it ends."""
 
     def __init__(self, worker: Worker, new_tokens: int) -> None:
         self.worker = worker
-        self._pending = new_tokens
+        self._pending = self._new_tokens = new_tokens
+        self._began = monotonic()
+        self._probe = worker.breaker == "half_open"
+        worker.probes += self._probe
 
     def computed(self) -> None:
+        """The first token came."""
+        self.worker.recent.first_token(monotonic() - self._began, self._new_tokens)
+        self.settle()
+
+    def settle(self) -> None:
         pending, self._pending = self._pending, 0
         self.worker.pending_tokens -= pending
+        probe, self._probe = self._probe, False
+        self.worker.probes -= probe
 
 
 class Worker:
-    def __init__(self, client: EngineClient, settings: RoutingSettings, metrics: Metrics, rows: Residency) -> None:
+    def __init__(
+        self,
+        endpoint: EngineEndpoint,
+        client: EngineClient,
+        settings: RoutingSettings,
+        metrics: Metrics,
+        rows: Residency,
+    ) -> None:
+        self.endpoint = endpoint
         self.client = client
         self.name = client.name
         self.healthy = False
+        self.draining = False
+        """No new requests by an operator's word; what runs there finishes."""
+        self.silent = False
+        """It left and writes no metrics any more; another worker may have its name."""
         self.context_length: int | None = None
         self.in_flight = 0
         self.pending_tokens = 0
@@ -44,10 +69,65 @@ class Worker:
         self._silences = 0
         self._told: str | None = None
         self._open_until = 0.0
+        self.probes = 0
+        """Requests that try an engine whose breaker was open, before their first token: one at a time."""
+        self.recent = Recent(settings.outliers.window_s)
+        self._ejected_until = 0.0
+        self._ejections = 0
         self._rows = rows
+        metrics.worker_draining.labels(self.name).set(0)
+
+    def open(self) -> bool:
+        """Whether new requests may go there at all."""
+        return self.healthy and not self.draining
 
     def usable(self) -> bool:
-        return self.healthy and monotonic() >= self._open_until
+        if not self.open() or self.ejected:
+            return False
+        breaker = self.breaker
+        return breaker == "closed" or (breaker == "half_open" and not self.probes)
+
+    @property
+    def ejected(self) -> bool:
+        """It is far from its peers, and left alone for now."""
+        return monotonic() < self._ejected_until
+
+    def eject(self, reason: str) -> None:
+        """Longer each time it comes back no better."""
+        since = monotonic() - self._ejected_until
+        seconds = self._settings.outliers.ejection_s
+        # An engine that did well for as long as it was away begins anew.
+        self._ejections = (
+            self._ejections + 1 if since < self._ejections * seconds + self._settings.outliers.window_s else 1
+        )
+        self._ejected_until = monotonic() + seconds * min(self._ejections, MOST_EJECTIONS)
+        self.recent.clear()
+        log.warning("engine %s is far from its peers (%s): no new requests for %.0f s", self.name, reason,
+                    self._ejected_until - monotonic())  # fmt: skip
+        self._metrics.worker_ejections.labels(self.name, reason).inc()
+
+    @property
+    def breaker(self) -> Literal["closed", "open", "half_open"]:
+        """half_open: it may be tried again, and one failure opens it again."""
+        if self._failures < self._settings.breaker_failures:
+            return "closed"
+        return "open" if monotonic() < self._open_until else "half_open"
+
+    def drain(self, draining: bool) -> None:
+        self.draining = draining
+        if not self.silent:
+            self._metrics.worker_draining.labels(self.name).set(draining)
+
+    def silence(self) -> None:
+        self.silent = True
+
+    def speak(self) -> None:
+        """It is on the list again."""
+        if self.silent:
+            self.silent = False
+            self.drain(self.draining)
+            self._set_healthy(self.healthy, self._told or "")
+            self._tell_in_flight()
 
     def take_status(self, status: EngineStatus) -> bool:
         """Returns whether the engine was lost just now.
@@ -80,7 +160,8 @@ class Worker:
             log.warning("engine %s is not usable: %s", self.name, detail)
         self._told = detail
         self.healthy = healthy
-        self._metrics.worker_up.labels(self.name).set(healthy)
+        if not self.silent:
+            self._metrics.worker_up.labels(self.name).set(healthy)
 
     @contextmanager
     def holding(self, prompt_tokens: int, new_tokens: int) -> Iterator[Ticket]:
@@ -89,25 +170,33 @@ class Worker:
         self.in_flight += 1
         self.pending_tokens += new_tokens
         self.resident_tokens += prompt_tokens
-        self._metrics.worker_in_flight.labels(self.name).set(self.in_flight)
+        self._tell_in_flight()
         try:
             yield ticket
         finally:
-            ticket.computed()
+            ticket.settle()
             self.in_flight -= 1
             self.resident_tokens -= prompt_tokens
+            self._tell_in_flight()
+
+    def _tell_in_flight(self) -> None:
+        if not self.silent:
             self._metrics.worker_in_flight.labels(self.name).set(self.in_flight)
 
     def succeeded(self) -> None:
+        self.recent.outcome(True)
         self._failures = 0
-        self._metrics.worker_breaker.labels(self.name).set(0)
+        if not self.silent:
+            self._metrics.worker_breaker.labels(self.name).set(0)
 
     def failed(self) -> None:
         """Counts a failure of the engine itself, never a refusal of the client's request."""
+        self.recent.outcome(False)
         self._failures += 1
         if self._failures >= self._settings.breaker_failures:
             self._open_until = monotonic() + self._settings.breaker_open_s
-            self._metrics.worker_breaker.labels(self.name).set(1)
+            if not self.silent:
+                self._metrics.worker_breaker.labels(self.name).set(1)
 
     def known_media(self, hashes: Iterable[str]) -> frozenset[str]:
         """Those whose rows the engine probably has; asking counts as use."""

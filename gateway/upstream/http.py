@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Iterable, Mapping
+from math import inf
 from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
@@ -29,6 +30,10 @@ class HttpError(OSError):
     def __init__(self, message: str, *, untouched: bool = False) -> None:
         super().__init__(message)
         self.untouched = untouched
+
+
+class ConnectTimeout(TimeoutError):
+    """No connection within the time for it."""
 
 
 class _Connection(asyncio.Protocol):
@@ -186,9 +191,11 @@ class Answer:
         self._pool = pool
         self._connection: _Connection | None = connection
         self._silence_s = silence_s
+        self.deadline = inf
+        """Loop time; `pieces` waits no longer than that, whatever came before."""
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """What has arrived, each time. Raises HttpError, or TimeoutError after `silence_s` without a byte."""
+        """What has arrived, each time. Raises HttpError, or TimeoutError after `silence_s` without a byte or at `deadline`."""
         connection = self._connection
         while connection is not None:
             if connection.chunks:
@@ -202,7 +209,7 @@ class Answer:
                 self._pool.give(connection)
                 return
             else:
-                await connection.wait(self._silence_s)
+                await connection.wait(min(self._silence_s, self.deadline - connection.loop.time()))
 
     def settle(self) -> None:
         """After the caller's last piece: gives the connection back if the body's end has come already."""
@@ -220,18 +227,30 @@ class Answer:
 class HttpPool:
     """Connections to one origin. No limit on their number; idle ones are dropped after `idle_s`."""
 
-    def __init__(self, url: str, *, connect_timeout_s: float, idle_s: float) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        connect_timeout_s: float,
+        idle_s: float,
+        tls: ssl.SSLContext | None = None,
+        server_name: str | None = None,
+    ) -> None:
+        """`tls`: for https, the system's trust when None; `server_name`: the name its certificate must carry, the URL's host
+        when None."""
         parts = urlsplit(url)
-        tls = parts.scheme == "https"
+        secure = parts.scheme == "https"
         self.path = parts.path.rstrip("/")
         self._host = parts.hostname or ""
-        self._port = parts.port or (443 if tls else 80)
+        self._port = parts.port or (443 if secure else 80)
         self._authority = parts.netloc.rpartition("@")[2]
-        self._tls = ssl.create_default_context() if tls else None
+        self._tls = (tls or ssl.create_default_context()) if secure else None
+        self._server_name = server_name or self._host
         self._connect_timeout_s = connect_timeout_s
         self._idle_s = idle_s
         self._idle: list[tuple[float, _Connection]] = []
         self._reaper: asyncio.TimerHandle | None = None
+        self._closed = False
 
     async def post(
         self,
@@ -243,7 +262,7 @@ class HttpPool:
         silence_s: float,
         fresh: bool = False,
     ) -> Answer:
-        """Raises HttpError (an OSError), OSError for a connection that cannot be made, TimeoutError."""
+        """Raises HttpError (an OSError), OSError for a connection that cannot be made, ConnectTimeout, TimeoutError."""
         lines = [f"POST {self.path}{path} HTTP/1.1", f"host: {self._authority}", f"content-length: {size}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         head = ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
@@ -264,7 +283,7 @@ class HttpPool:
         return Answer(self, connection, silence_s)
 
     def give(self, connection: _Connection) -> None:
-        if not connection.keep or connection.closed or connection.error is not None:
+        if self._closed or not connection.keep or connection.closed or connection.error is not None:
             connection.cut()
             return
         self._idle.append((connection.loop.time(), connection))
@@ -272,6 +291,8 @@ class HttpPool:
             self._reaper = connection.loop.call_later(self._idle_s, self._reap)
 
     def close(self) -> None:
+        """Drops idle connections now and busy ones when their answers end."""
+        self._closed = True
         if self._reaper is not None:
             self._reaper.cancel()
             self._reaper = None
@@ -304,7 +325,12 @@ class HttpPool:
 
     async def _connect(self) -> _Connection:
         loop = asyncio.get_running_loop()
-        extra: dict[str, Any] = {"ssl": self._tls, "server_hostname": self._host} if self._tls else {}
-        async with asyncio.timeout(self._connect_timeout_s):
-            _, connection = await loop.create_connection(lambda: _Connection(loop), self._host, self._port, **extra)
+        extra: dict[str, Any] = {"ssl": self._tls, "server_hostname": self._server_name} if self._tls else {}
+        try:
+            async with asyncio.timeout(self._connect_timeout_s) as limit:
+                _, connection = await loop.create_connection(lambda: _Connection(loop), self._host, self._port, **extra)
+        except TimeoutError:
+            if limit.expired():
+                raise ConnectTimeout(f"no connection within {self._connect_timeout_s:g} s") from None
+            raise
         return connection

@@ -33,7 +33,8 @@ def encode_stock(request: GenerateRequest) -> bytes:
         if request.grammar.after_ids:
             body["require_reasoning"] = True
     if request.cache_salt is not None:
-        body["extra_key"] = request.cache_salt
+        # Both keep tenants apart; only the second is told in KV events, and only the first is known to older servers.
+        body["extra_key"] = body["cache_salt"] = request.cache_salt
     if request.priority:
         body["priority"] = request.priority
     return orjson.dumps(body)
@@ -46,6 +47,7 @@ class StockReader:
         self._pieces: list[bytes] = []
         self._held = 0
         self._counts: dict[int, int] = {}
+        self._refused = False
         self.ended = False
 
     def feed(self, data: bytes) -> list[Reply]:
@@ -69,6 +71,8 @@ class StockReader:
             raise BadReply("the stream ended without [DONE]")
 
     def _event(self, data: bytes, out: list[Reply]) -> None:
+        if data == b"[DONE]" and self._refused:
+            return  # SGLang ends a refusal with it too
         if self.ended:
             raise BadReply("an event came after the last one")
         if data == b"[DONE]":
@@ -78,17 +82,26 @@ class StockReader:
         try:
             body = orjson.loads(data)
             if "error" in body:
-                error = body["error"]
-                message = error.get("message", "no reason given") if isinstance(error, dict) else str(error)
-                self.ended = True
-                out.append(Failure("engine_error", str(message), False))
+                error = body["error"] if isinstance(body["error"], dict) else {"message": body["error"]}
+                self._failed(error.get("code"), error.get("message", "no reason given"), out)
                 return
             self._tokens(body, out)
         except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError, IndexError) as e:
             raise BadReply(f"an event is not of SGLang's form: {type(e).__name__}") from None
 
+    def _failed(self, status: Any, message: Any, out: list[Reply]) -> None:
+        """SGLang refuses within the stream, with an HTTP status: 4xx is the request's fault, not the engine's."""
+        refused = isinstance(status, int) and 400 <= status < 500
+        self.ended = self._refused = True
+        out.append(Failure("bad_request" if refused else "engine_error", str(message), False))
+
     def _tokens(self, body: dict[str, Any], out: list[Reply]) -> None:
         meta = body["meta_info"]
+        ended = meta.get("finish_reason") or {}
+        if ended.get("type") == "abort" and int(ended.get("status_code") or 0) >= 400:
+            # What it says beside this is no token of the answer.
+            self._failed(ended["status_code"], ended.get("message") or "aborted by the scheduler", out)
+            return
         index = int(body.get("index", 0))
         done = self._counts.get(index)
         total = int(meta["completion_tokens"])

@@ -17,6 +17,8 @@ from loadtest.payloads.text import Calibration, TextSource
 from loadtest.scenario import Scenario, load
 
 CLIPS = 4
+TOOL = "run"
+"""The function that agents of a scenario with tool results are taken to call."""
 
 
 @dataclass(slots=True)
@@ -44,6 +46,13 @@ class Sessions:
     def __post_init__(self) -> None:
         self.text = TextSource(self.seed)
         self._mix = [(load(name), weight) for name, weight in self.scenario.mix.items()]
+
+    @property
+    def mean_turns(self) -> float:
+        """Requests of a session, on average."""
+        if not self._mix:
+            return self.scenario.turns.mean_value()
+        return sum(s.turns.mean_value() * w for s, w in self._mix) / sum(w for _, w in self._mix)
 
     def prepare(self) -> None:
         """Makes every picture and clip of fixed size before the run: drawing one takes longer than a token."""
@@ -125,7 +134,8 @@ class Session:
         images = self._add_images(content)
         videos = self._add_videos(content)
         content.append({"type": "text", "text": self._s.text.words(self._rng, self._s.calibration.words(new))})
-        self._messages.append({"role": "user", "content": content if images or videos else content[0]["text"]})
+        new_message = {"content": content if images or videos else content[0]["text"]}
+        self._messages.append({**self._role(), **new_message})
         self._tokens += new
         gap = self.scenario.gap_s.draw(self._rng) if self._done else 0.0
         asked = self.scenario.output_tokens.draw_int(self._rng, 1)
@@ -140,7 +150,22 @@ class Session:
         return self._done >= self._turns
 
     def answered(self, text: str) -> None:
-        self._messages.append({"role": "assistant", "content": text})
+        message: dict[str, Any] = {"role": "assistant", "content": text}
+        if self.scenario.role_of_new_text == "tool":
+            function = {"name": TOOL, "arguments": "{}"}
+            message["tool_calls"] = [{"id": self._call_id, "type": "function", "function": function}]
+        self._messages.append(message)
+
+    def _role(self) -> dict[str, Any]:
+        """New text is a user's, or from the second turn on the result of the call made in `answered`."""
+        if self.scenario.role_of_new_text == "tool" and self._done:
+            return {"role": "tool", "tool_call_id": self._call_id}
+        return {"role": "user"}
+
+    @property
+    def _call_id(self) -> str:
+        """Of the answer to the turn given out last."""
+        return f"call_{self.number}_{self._done}"
 
     def _body(self, asked: int) -> bytes:
         body: dict[str, Any] = {

@@ -73,7 +73,10 @@ def result(
     gpu_hour_price: float | None = None,
     gpus: int = 8,
     server: dict[str, Any] | None = None,
+    interrupted_s: float | None = None,
+    broken: Sequence[str] = (),
 ) -> dict[str, Any]:
+    """`interrupted_s`: when the run was cut short, from its start; `broken`: why workers ended early."""
     rows = measured(samples)
     seconds = rates.window_s(rows)
     good = [s for s in rows if s.ok]
@@ -83,7 +86,10 @@ def result(
         health,
         load,
         percentile(ttft, 50),
+        interrupted_s=interrupted_s,
+        broken=broken,
     )
+    loaded_s = load.duration_s if interrupted_s is None else min(load.duration_s, interrupted_s - load.warmup_s)
     gaps, gap_mean, gap_tokens = token_gaps(rows)
     tokens_in, tokens_out, cached = (
         float(sum(getattr(s, name) or 0 for s in good)) for name in ("prompt_tokens", "output_tokens", "cached_tokens")
@@ -102,12 +108,13 @@ def result(
             "catalejo": _version(),
         },
         "window_s": seconds,
+        "interrupted_s": interrupted_s,
         "requests": {
             "measured": len(rows),
             "ok": len(good),
             "errors": rates.errors(rows),
             "asked_per_s": load.rate if load.mode == "open" else None,
-            "delivered_per_s": rates.rate(len(rows), load.duration_s),
+            "delivered_per_s": rates.rate(len(rows), loaded_s),
             "completed_per_s": rates.rate(len(good), seconds),
             "most_concurrent": rates.most_concurrent(rows),
             "reused_connections": sum(s.reused for s in rows),

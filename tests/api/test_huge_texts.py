@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from gateway.api.generation.text import TextWork, text_bytes
+from gateway.api.generation.text import TextWork, huge_texts, text_bytes
 from gateway.api.settings import ApiSettings
 from gateway.errors import ApiError
 from gateway.prompt import Checkpoint
@@ -52,7 +52,8 @@ async def test_text_above_the_configured_bytes() -> None:
 
 
 async def test_two_at_a_time_and_the_cancelled_leave_the_queue() -> None:
-    work = TextWork(ApiSettings(), Checkpoint.load(TINY), lambda: 1 << 30)
+    pool = huge_texts()
+    work = TextWork(ApiSettings(), Checkpoint.load(TINY), lambda: 1 << 30, pool)
     running, most, go, lock, ran = 0, 0, threading.Event(), threading.Lock(), []
 
     def step(name: int) -> None:
@@ -71,7 +72,7 @@ async def test_two_at_a_time_and_the_cancelled_leave_the_queue() -> None:
     await asyncio.sleep(0)
     go.set()
     await asyncio.gather(*tasks, return_exceptions=True)
-    work.close()
+    pool.shutdown()
     assert most == 2
     assert sorted(ran) == [0, 1, 2, 4, 5]
 
@@ -81,7 +82,7 @@ def test_text_is_counted_wherever_it_stands() -> None:
 
 
 def test_escapes_are_not_counted_against_the_client() -> None:
-    work = TextWork(ApiSettings(max_text_bytes=1024), Checkpoint.load(TINY), lambda: 1 << 30)
+    work = TextWork(ApiSettings(max_text_bytes=1024), Checkpoint.load(TINY), lambda: 1 << 30, huge_texts())
     work.check(6000, ["é" * 500], "messages")
     with pytest.raises(ApiError, match="1026 bytes of text; at most 1024"):
         work.check(6000, ["é" * 513], "messages")

@@ -214,6 +214,19 @@ async def test_past_reasoning_is_kept_under_either_name(stack: Stack, field: str
     assert "<mm:think>secret thought</mm:think>two" in stack.sent["text"]
 
 
+async def test_past_reasoning_details_are_kept_and_never_break_a_conversation(stack: Stack) -> None:
+    details = [{"type": "reasoning.text", "text": "secret "}, {"type": "reasoning.text", "text": "thought"}]
+    odd: list[dict[str, Any]] = [{"type": "reasoning.encrypted", "data": "x"}, {"text": None}]
+    for given, kept in ((details, "<mm:think>secret thought</mm:think>two"), (odd, "</mm:think>two"), ([], "two")):
+        messages = [
+            {"role": "user", "content": "one"},
+            {"role": "assistant", "content": "two", "reasoning_details": given},
+            {"role": "user", "content": "three"},
+        ]
+        assert (await stack.chat(messages=messages)).status == 200
+        assert kept in stack.sent["text"]
+
+
 async def test_continue_final_message(stack: Stack) -> None:
     messages = [{"role": "user", "content": "Count"}, {"role": "assistant", "content": "One, two,"}]
     answer = await stack.chat(messages=messages, continue_final_message=True)

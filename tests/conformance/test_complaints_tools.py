@@ -189,6 +189,20 @@ async def test_tool_choice_none_hides_the_tools(stack: Stack) -> None:
     assert "<tools>" in stack.sent["text"]
 
 
+@pytest.mark.parametrize("mode", ["auto", "required"])
+async def test_allowed_tools_are_the_only_ones_offered(stack: Stack, mode: str) -> None:
+    only = [{"type": "function", "function": {"name": "temp_now"}}]
+    choice = {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": only}}
+    stack.engine.script([{"pieces": [calls(invoke("temp_now", city="Rome"))]}])
+    answer = await stack.chat(ROME, tools=TOOLS, tool_choice=choice)
+    assert answer.json["choices"][0]["finish_reason"] == "tool_calls"
+    assert "temp_now" in stack.sent["text"] and "temp_on_date" not in stack.sent["text"]
+    assert (stack.sent["grammar"] is not None) == (mode == "required")
+    only[0]["function"]["name"] = "other"  # type: ignore[index]
+    refused = await stack.chat(ROME, tools=TOOLS, tool_choice=choice)
+    assert refused.error["param"] == "tool_choice.allowed_tools.tools[0].function.name"
+
+
 @pytest.mark.parametrize("arguments", ["{not json", "", "[1]", None, '{"a":', {"a": 1}])
 async def test_broken_past_arguments_never_break_a_conversation(stack: Stack, arguments: Any) -> None:
     messages = history()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hmac
 import json
+import ssl
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -152,7 +153,14 @@ def create_app(state: State) -> web.Application:
 class MockEngine:
     """A mock engine on a port of its own inside the caller's event loop, as an async context manager."""
 
-    def __init__(self, model: str | Path, script: list[dict[str, Any]] | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        model: str | Path,
+        script: list[dict[str, Any]] | None = None,
+        tls: ssl.SSLContext | None = None,
+        **options: Any,
+    ) -> None:
+        self._tls = tls
         self._state = State(Options(model, **options), Script(parse_script(script or [])))
         self._runner: web.AppRunner | None = None
         self.port = self._state.options.port
@@ -167,7 +175,7 @@ class MockEngine:
             keepalive_timeout=75,
         )
         await runner.setup()
-        site = web.TCPSite(runner, options.host, options.port, reuse_address=True, backlog=1024)
+        site = web.TCPSite(runner, options.host, options.port, reuse_address=True, backlog=1024, ssl_context=self._tls)
         await site.start()
         self._runner = runner
         self.port = runner.addresses[0][1]
@@ -188,7 +196,7 @@ class MockEngine:
 
     @property
     def url(self) -> str:
-        return f"http://{self._state.options.host}:{self.port}"
+        return f"http{'s' if self._tls else ''}://{self._state.options.host}:{self.port}"
 
     @property
     def checkpoint(self) -> MockCheckpoint:

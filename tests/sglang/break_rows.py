@@ -7,7 +7,6 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from engine.sglang import adapter_0_5_23 as adapter
 from engine.sglang import plugin, rows
 
 
@@ -19,7 +18,7 @@ class NoHooks:
         raise AssertionError("nothing may be hooked when a row failed")
 
 
-def refused(row: rows.Row, replacement: Any) -> str | None:
+def refused(table: tuple[rows.Row, ...], row: rows.Row, replacement: Any) -> str | None:
     owner_path, _, name = row.path.rpartition(".")
     owner = rows.resolve(owner_path)
     real = owner.__dict__[name]
@@ -28,21 +27,22 @@ def refused(row: rows.Row, replacement: Any) -> str | None:
             delattr(owner, name)
         else:
             setattr(owner, name, replacement)
-        return plugin.install(adapter.ROWS, "server", plugin.sglang_version(), NoHooks())
+        return plugin.install(table, "server", plugin.sglang_version(), NoHooks())
     finally:
         setattr(owner, name, real)
 
 
 def main() -> None:
-    faults = [f.line() for f in rows.check(adapter.ROWS) if f.fault]
+    table = plugin.adapter().ROWS
+    faults = [f.line() for f in rows.check(table) if f.fault]
     if faults:
         sys.exit("\n".join(faults))
-    for row in adapter.ROWS:
+    for row in table:
         for broken in (None, lambda something_else: None):
-            problem = refused(row, broken)
+            problem = refused(table, row, broken)
             if problem is None or row.path not in problem:
                 sys.exit(f"{row.path} broken, and the plugin said {problem}")
-    print(f"{len(adapter.ROWS)} rows hold; each one missing or changed is refused")
+    print(f"{len(table)} rows hold; each one missing or changed is refused")
 
 
 if __name__ == "__main__":

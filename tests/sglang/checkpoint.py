@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 CLIP = {"position_embedding_type": "rope", "rope_mode": "3d", "vision_segment_max_frames": 4}
+PIXELS = ("image_mean", "image_std", "patch_size", "temporal_patch_size", "merge_size", "image_processor_type")
 
 
 def released_words(config: dict[str, Any]) -> dict[str, Any]:
@@ -64,6 +65,11 @@ def write(source: Path, out: Path) -> None:
             link = out / file.name
             link.unlink(missing_ok=True)
             link.symlink_to(file.resolve())
+    if not (source / "preprocessor_config.json").exists():
+        written = json.loads((source / "processor_config.json").read_text())["image_processor"]
+        (out / "preprocessor_config.json").write_text(
+            json.dumps({k: written[k] for k in PIXELS} | {"size": [672, 672]})
+        )
     config = json.loads((source / "config.json").read_text())
     (out / "config.json").write_text(json.dumps(released_words(config), indent=1))
 

@@ -98,3 +98,20 @@ def test_a_plugin_list_that_leaves_us_out_is_refused(monkeypatch: pytest.MonkeyP
     assert "no adapter" in (cli.fault() or "")
     monkeypatch.setattr(cli, "entry_points", lambda group: [])
     assert "entry point" in (cli.fault() or "")
+
+
+@pytest.mark.parametrize(
+    "flags", [["--enable-lmcache"], ["--radix-cache-backend=flexkv"], ["--enable-flexkv", "--tp", "2"]]
+)
+def test_a_cache_that_would_lose_index_keys_is_refused_by_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, flags: list[str]
+) -> None:
+    monkeypatch.setattr(cli, "_become", lambda line: pytest.fail("SGLang was started"))
+    assert cli.run_argv(flags, model=tmp_path) == 1
+    said = capsys.readouterr().err
+    assert flags[0].split("=")[0] in said
+    assert "--enable-hierarchical-cache" in said
+
+
+def test_hicache_is_no_conflict() -> None:
+    assert cli.conflict(["--enable-hierarchical-cache", "--hicache-ratio", "2"]) is None

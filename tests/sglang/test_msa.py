@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,8 +10,7 @@ import torch
 
 from engine.msa import reference
 from engine.msa.config import MsaConfig
-from engine.sglang import adapter_0_5_23 as adapter
-from engine.sglang import msa
+from engine.sglang import adapter_0_5_17, adapter_0_5_23, hooks_model, msa
 
 BLOCK, TOPK, GROUPS, HEADS, DIM, CONTEXT = 16, 4, 2, 4, 32, 256
 CONFIG = MsaConfig(BLOCK, TOPK, 0, 1)
@@ -87,7 +87,7 @@ def decode(cache: Cache, original: Any = never, **options: Any) -> Any:
     ]
     lengths = torch.tensor(cache.lengths)
     positional += [cache.req_to_token, cache.rows, lengths, max(cache.lengths), 1, BLOCK, TOPK, 0, 1]
-    return q, index_q, adapter.sparse_decode(original, *positional, **given)
+    return q, index_q, hooks_model.sparse_decode(original, *positional, **given)
 
 
 def prefill(cache: Cache, new: list[int], original: Any = never, **options: Any) -> Any:
@@ -99,7 +99,20 @@ def prefill(cache: Cache, new: list[int], original: Any = never, **options: Any)
     }  # fmt: skip
     positional = [q, cache.k, cache.v, None, index_q, cache.index_k, None, None, cache.req_to_token, cache.rows]
     positional += [starts, lengths, lengths - torch.tensor(new), max(new), max(cache.lengths), 1, BLOCK, TOPK, 0, 1]
-    return q, index_q, adapter.sparse_prefill(original, *positional, **given)
+    return q, index_q, adapter_0_5_23.sparse_prefill(original, *positional, **given)
+
+
+def prefill_0_5_17(cache: Cache, new: list[int], prepared: list[int] | None, original: Any = never) -> Any:
+    """As that version calls it: the backend prepared a forward pass, whose list of new tokens was `prepared`."""
+    q, index_q = queries(sum(new))
+    starts = torch.tensor([0, *new]).cumsum(0).to(torch.int32)
+    lengths = torch.tensor(cache.lengths)
+    batch = SimpleNamespace(extend_seq_lens_cpu=prepared, seq_lens_cpu=lengths)
+    adapter_0_5_17.forward_begins(None, SimpleNamespace(page_size=BLOCK), batch)
+    positional = [q, cache.k, cache.v, None, index_q, cache.index_k, None, None, cache.req_to_token, cache.rows]
+    positional += [starts, lengths, lengths - torch.tensor(new), max(new), max(cache.lengths), 1, BLOCK, TOPK, 0, 1]
+    options = {"disable_index_value": True, "seqlens_cpu": new}
+    return q, index_q, adapter_0_5_17.sparse_prefill(original, *positional, **options)
 
 
 @pytest.mark.parametrize("lengths", [[1, 7], [16, 17], [200, 65], [256, 3]])
@@ -120,6 +133,42 @@ def test_prefill_equals_the_reference(lengths: list[int], new: list[int], paths:
     assert index_out is None
     torch.testing.assert_close(out, cache.expected(q, index_q, new), rtol=1e-5, atol=1e-5)
     assert paths.served == {("prefill", "reference"): 1}
+
+
+def test_prefill_equals_the_reference_where_lengths_are_taken_aside(paths: msa.Paths) -> None:
+    cache, new = Cache([200, 65]), [3, 65]
+    q, index_q, (index_out, out) = prefill_0_5_17(cache, new, new)
+    assert index_out is None
+    torch.testing.assert_close(out, cache.expected(q, index_q, new), rtol=1e-5, atol=1e-5)
+    assert paths.served == {("prefill", "reference"): 1}
+
+
+@pytest.mark.parametrize("prepared", [None, [3, 65]])
+def test_lengths_of_another_forward_pass_are_not_used(prepared: list[int] | None, paths: msa.Paths) -> None:
+    """Equal numbers are not enough: it must be the very list of this pass."""
+    _, _, got = prefill_0_5_17(Cache([200, 65]), [3, 65], prepared, lambda *a, **k: "theirs")
+    assert got == "theirs"
+    assert paths.fallbacks == {("prefill", "lengths_not_on_host"): 1}
+
+
+def test_each_path_is_told_once(
+    paths: msa.Paths, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server makes a plan per prefill chunk: its log must not grow with them."""
+    monkeypatch.delenv(msa.MODE_VARIABLE, raising=False)
+    level = msa.dispatch.log.level
+    try:
+        with caplog.at_level("INFO"):
+            msa.start()
+            for new in ([40], [39], [38]):
+                prefill(Cache([40]), new)
+                decode(Cache([9, 9 + len(caplog.records)]))
+    finally:
+        msa.dispatch.log.setLevel(level)
+    told = [r.getMessage() for r in caplog.records if "reference" in r.getMessage()]
+    assert len(told) == 2, told
+    assert "prefill" in told[0]
+    assert "decode" in told[1]
 
 
 SPECIAL = {
@@ -174,7 +223,8 @@ def test_everything_reaches_sglang_as_it_was_sent() -> None:
     decode(Cache([9, 9]), theirs, sink=torch.zeros(1), sm_scale=0.5)
     assert len(seen["args"]) == 17
     assert seen["kwargs"]["sm_scale"] == 0.5
-    assert len(seen["args"]) + len(adapter.ROWS[1].signature[17:]) == len(adapter.ROWS[1].signature)
+    signature = next(r.signature for r in adapter_0_5_23.ROWS if r.name.endswith("minimax_sparse_decode"))
+    assert set(seen["kwargs"]) < set(signature[17:])
 
 
 def test_off_is_sglang_and_no_fallback(paths: msa.Paths) -> None:
@@ -205,6 +255,6 @@ def test_layers_of_one_pass_share_a_plan(paths: msa.Paths) -> None:
     work = msa.Work(
         q, index_q, cache.k, cache.v, cache.index_k, cache.req_to_token, cache.rows, BLOCK, TOPK, 0, 1, None, None, None
     )
-    key = torch.tensor([0, 40])
-    assert paths.extend_plan(work, key, [40], [40]) is paths.extend_plan(work, key, [40], [40])
-    assert paths.extend_plan(work, key.clone(), [40], [40]) is not paths.extend_plan(work, key, [40], [40])
+    plan = paths.extend_plan(work, [40], [40])
+    assert paths.extend_plan(work, [40], [40]) is plan
+    assert paths.extend_plan(work, [39], [40]) is not plan

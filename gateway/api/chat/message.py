@@ -85,4 +85,4 @@ async def whole_answer(run: Run, style: ChunkStyle) -> dict[str, Any]:
         }
         for i, g in enumerate(gathered)
     ]
-    return {**style.head, "choices": choices, "usage": usage_of(run)}
+    return {**style.head, "model": run.opened.told, "choices": choices, "usage": usage_of(run)}

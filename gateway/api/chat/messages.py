@@ -1,6 +1,7 @@
 """OpenAI messages -> the plain dicts the prompt room renders, and the media parts in the order they stand.
 
-Which field of a past turn's reasoning counts: `reasoning_content`, else `reasoning`. content null, "" and absent: one.
+Which field of a past turn's reasoning counts: `reasoning_content`, else `reasoning`, else the texts of
+`reasoning_details` (how hosted endpoints give M3's thinking, and agents send it back). content null, "" and absent: one.
 Not here: how roles, tools and past calls are rendered (gateway/prompt)."""
 
 from __future__ import annotations
@@ -59,8 +60,7 @@ class MessageMapper:
         if message.name is not None:
             out["name"] = message.name
         if isinstance(message, AssistantMessage):
-            reasoning = message.reasoning_content if message.reasoning_content is not None else message.reasoning
-            if reasoning:
+            if reasoning := _reasoning(message):
                 out["reasoning_content"] = reasoning
             if message.tool_calls:
                 out["tool_calls"] = [
@@ -113,3 +113,11 @@ class MessageMapper:
                 raise AssertionError(part)
         self.media.append(media)
         return {"type": media.modality}
+
+
+def _reasoning(message: AssistantMessage) -> str | None:
+    for given in (message.reasoning_content, message.reasoning):
+        if given is not None:
+            return given
+    texts = [detail.get("text") for detail in message.reasoning_details or ()]
+    return "".join(text for text in texts if isinstance(text, str))

@@ -101,6 +101,7 @@ class AssistantMessage(Model):
     content: str | Annotated[list[AssistantPart], Field(max_length=MAX_PARTS)] | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
+    reasoning_details: list[dict[str, Any]] | None = Field(default=None, max_length=MAX_PARTS)
     tool_calls: list[PastCall] | None = Field(default=None, max_length=1024)
     refusal: str | None = None
     name: str | None = None
@@ -137,6 +138,20 @@ class NamedTool(Model):
     function: Function
 
 
+class AllowedTools(Model):
+    """Of the tools only these; `mode` is what a plain tool_choice would be."""
+
+    class Allowed(Model):
+        mode: Literal["auto", "required"]
+        tools: list[NamedTool] = Field(min_length=1)
+
+    type: Literal["allowed_tools"]
+    allowed_tools: Allowed
+
+
+ToolChoice = Annotated[NamedTool | AllowedTools, Field(discriminator="type")]
+
+
 class ThinkingObject(Model):
     type: Thinking
 
@@ -148,7 +163,7 @@ class ChatRequest(GenerationRequest):
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=20)
     tools: list[Tool] | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     thinking: ThinkingObject | Thinking | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
@@ -157,7 +172,6 @@ class ChatRequest(GenerationRequest):
     add_generation_prompt: bool | None = None
     include_reasoning: bool | None = None
     separate_reasoning: bool | None = None
-    service_tier: Literal["auto", "default", "flex", "priority", "scale"] | None = None
     # Accepted for OpenAI clients; they change nothing here.
     store: bool | None = None
     prompt_cache_key: str | None = Field(default=None, max_length=1024)

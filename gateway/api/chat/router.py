@@ -16,6 +16,7 @@ from gateway.api.disconnect import while_connected
 from gateway.api.openapi import RawRoute, documented
 from gateway.api.responses import json_response
 from gateway.api.streaming import event_stream
+from gateway.observability.usage import RequestUsage
 from gateway.services import services_of
 
 router = APIRouter(route_class=RawRoute, tags=["chat"])
@@ -25,18 +26,18 @@ router = APIRouter(route_class=RawRoute, tags=["chat"])
 async def chat_completions(request: Request) -> Response:
     services, context = services_of(request), context_of(request)
     chat: ChatService = services.chat
+    context.usage = RequestUsage()
     require_json(request)
     body = await read_body(request, chat.settings)
     asked, size = await chat.read(body), len(body)
     del body
-    style = chat.style(asked)
     if asked.stream:
         run = await while_connected(request.receive, chat.open(asked, size, context))
-        writer = ChunkWriter(style, len(run.choices))
+        writer = ChunkWriter(chat.style(asked, run), len(run.choices))
         return event_stream(writer.events(run), [run], context, services)
 
     async def work() -> Response:
         run = await chat.open(asked, size, context)
-        return json_response(await whole_answer(run, style))
+        return json_response(await whole_answer(run, chat.style(asked, run)))
 
     return await while_connected(request.receive, work())

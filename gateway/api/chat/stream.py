@@ -31,7 +31,7 @@ FinishName = Callable[[Update, bool], str]
 
 @dataclass(frozen=True, slots=True)
 class ChunkStyle:
-    """head            the members every chunk begins with: id, object, created, model
+    """head            the members every chunk begins with, but for `model`: id, object, created, ...
     reasoning_fields   names under which reasoning goes out; empty: it is left out
     finish_name        (update, saw a tool call) -> finish_reason
     rows               logprob rows -> OpenAI's, or None when not asked for
@@ -49,7 +49,7 @@ class ChunkStyle:
 
 @dataclass(slots=True)
 class _Choice:
-    prefix: bytes
+    prefix: bytes = b""
     started: bool = False
     saw_call: bool = False
     rows: list[LogprobRow] = field(default_factory=list)
@@ -58,14 +58,21 @@ class _Choice:
 class ChunkWriter:
     def __init__(self, style: ChunkStyle, choices: int) -> None:
         self._style = style
-        head = orjson.dumps(style.head)[:-1]
-        self._choices = [_Choice(b"data: " + head + b',"choices":[{"index":%d,"delta":' % i) for i in range(choices)]
-        self._head = head
+        self._choices = [_Choice() for _ in range(choices)]
+        self._head = b""
+
+    def _begin(self, run: Run) -> None:
+        """Only now it is sure which model answers."""
+        head = self._head = orjson.dumps({**self._style.head, "model": run.opened.told})[:-1]
+        for i, choice in enumerate(self._choices):
+            choice.prefix = b"data: " + head + b',"choices":[{"index":%d,"delta":' % i
 
     async def events(self, run: Run) -> AsyncIterator[bytes]:
         """The whole stream, [DONE] included. Closes the run on every path."""
         try:
             async for updates in run.updates():
+                if not self._head:
+                    self._begin(run)
                 tail = self._usage_tail(run) if self._style.continuous_usage else b"}\n\n"
                 if data := b"".join([piece for update in updates for piece in self._update(update, tail)]):
                     yield data

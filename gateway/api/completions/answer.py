@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.wire import LogprobRow
-from gateway.api.generation.logprobs import TokenTexts, finite
+from gateway.api.generation.logprobs import finite
 from gateway.api.generation.run import Run, Update
 from gateway.parsing.events import ContentDelta, ReasoningDelta, TokenLogprobs
 
@@ -16,17 +16,17 @@ from gateway.parsing.events import ContentDelta, ReasoningDelta, TokenLogprobs
 class Style:
     """logprobs None: not asked for. With echo the prompt comes first; its tokens have no logprobs (null)."""
 
-    texts: TokenTexts
     logprobs: int | None
     echo: bool
 
 
 class ChoiceWriter:
-    """One choice's pieces. `take` gives what is new: (text, logprobs object or None)."""
+    """One choice's pieces. `take` gives what is new: (text, logprobs object or None). Prompt and token texts are the
+    run's, which may change model before its first update."""
 
-    def __init__(self, style: Style, prompt: Sequence[int]) -> None:
+    def __init__(self, style: Style, run: Run) -> None:
         self._style = style
-        self._prompt = prompt
+        self._run = run
         self._offset = 0
         self._begun = False
         self._rows: list[LogprobRow] = []
@@ -41,14 +41,14 @@ class ChoiceWriter:
         echoed: Sequence[int] = ()
         if not self._begun:
             self._begun = True
-            echoed = self._prompt if self._style.echo else ()
-        before = self._style.texts.text_of(echoed)
+            echoed = self._run.opened.prompt.tolist() if self._style.echo else ()
+        before = self._run.opened.texts.text_of(echoed)
         if self._style.logprobs is None or not (text or before or update.finish):
             return before + text, None
         return before + text, self._logprobs(echoed)
 
     def _logprobs(self, echoed: Sequence[int]) -> dict[str, Any]:
-        texts, top = self._style.texts, self._style.logprobs or 0
+        texts, top = self._run.opened.texts, self._style.logprobs or 0
         out: dict[str, list[Any]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
         rows: list[tuple[int, float | None, dict[str, float] | None]] = [(i, None, None) for i in echoed]
         for logprob, token, alternatives in self._rows:

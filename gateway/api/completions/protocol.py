@@ -18,7 +18,6 @@ class CompletionRequest(GenerationRequest):
     prompt: str | Ids | Texts | IdLists
     echo: bool | None = None
     logprobs: int | None = Field(default=None, ge=0, le=20)
-    service_tier: str | None = Field(default=None, max_length=32)
 
     def prompts(self) -> list[str | list[int]]:
         """One entry per prompt."""

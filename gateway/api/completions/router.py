@@ -22,6 +22,7 @@ from gateway.api.generation.run import Run, Update
 from gateway.api.openapi import RawRoute, documented
 from gateway.api.responses import json_response
 from gateway.api.streaming import event_stream
+from gateway.observability.usage import RequestUsage
 from gateway.services import services_of
 
 router = APIRouter(route_class=RawRoute, tags=["completions"])
@@ -31,11 +32,12 @@ router = APIRouter(route_class=RawRoute, tags=["completions"])
 async def completions(request: Request) -> Response:
     services, context = services_of(request), context_of(request)
     service = services.completions
+    context.usage = RequestUsage()
     require_json(request)
     body = await read_body(request, service.settings)
     asked, size = await service.read(body), len(body)
     del body
-    head = service.head(asked)
+    head = service.head()
     if asked.stream:
         runs, writers = await while_connected(request.receive, service.open(asked, size, context))
         return event_stream(_events(asked, head, runs, writers), runs, context, services)
@@ -63,8 +65,9 @@ def _chunks(
         if not text and rows is None and update.finish is None:
             continue
         choice = {"index": update.index, "text": text, "logprobs": rows, "finish_reason": update.finish}
+        model = runs[0].opened.told
         usage = {"usage": usage_of_all(runs)} if asked.continuous_usage else {}
-        yield sse.event({**head, "choices": [choice], **usage})
+        yield sse.event({**head, "model": model, "choices": [choice], **usage})
 
 
 async def _whole(
@@ -87,7 +90,7 @@ async def _whole(
         {"index": i, "text": "".join(t), "logprobs": join_logprobs(p), "finish_reason": f}
         for i, (t, p, f) in enumerate(zip(texts, logprobs, finishes, strict=True))
     ]
-    return {**head, "choices": choices, "usage": usage_of_all(runs)}
+    return {**head, "model": runs[0].opened.told, "choices": choices, "usage": usage_of_all(runs)}
 
 
 async def _events(
@@ -99,7 +102,8 @@ async def _events(
                 if data := b"".join(_chunks(asked, head, runs, writers, updates)):
                     yield data
         if asked.include_usage:
-            yield sse.event({**head, "choices": [], "usage": usage_of_all(runs)}) + sse.DONE
+            last = {**head, "model": runs[0].opened.told, "choices": [], "usage": usage_of_all(runs)}
+            yield sse.event(last) + sse.DONE
         else:
             yield sse.DONE
     finally:

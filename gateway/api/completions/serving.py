@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from time import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,46 +16,25 @@ from gateway.api.completions.protocol import CompletionRequest
 from gateway.api.context import RequestContext
 from gateway.api.generation.fields import check_unknown
 from gateway.api.generation.formats import response_format_of
-from gateway.api.generation.logprobs import TokenTexts
-from gateway.api.generation.pipeline import Pipeline
 from gateway.api.generation.plan import Plan
 from gateway.api.generation.run import Run, Update
 from gateway.api.generation.sampling import priority_of, sampling_of
-from gateway.api.models.names import ModelNames
-from gateway.api.settings import ApiSettings
+from gateway.api.generation.served import ServedModel
+from gateway.api.generation.service import GenerationService
 from gateway.errors import ApiError
-from gateway.metrics import Metrics
 
 if TYPE_CHECKING:
     from gateway.parsing import OutputParser
-    from gateway.prompt import Checkpoint, RenderedPrompt
+    from gateway.prompt import RenderedPrompt
 
 ROUTE: Final = "/v1/completions"
 DEFAULT_MAX_TOKENS: Final = 16
 """OpenAI's own default for this endpoint."""
 
 
-class CompletionService:
-    def __init__(
-        self,
-        settings: ApiSettings,
-        names: ModelNames,
-        checkpoint: Checkpoint,
-        pipeline: Pipeline,
-        defaults: Mapping[str, Any],
-        metrics: Metrics,
-    ) -> None:
-        self.settings = settings
-        self._names = names
-        self._checkpoint = checkpoint
-        self._pipeline = pipeline
-        self._defaults = defaults
-        self._metrics = metrics
-        self._texts = TokenTexts(checkpoint)
-
+class CompletionService(GenerationService):
     async def read(self, body: bytes) -> CompletionRequest:
         request = await parse_off_loop(CompletionRequest, body, self.settings.offload_bytes)
-        self._names.check(request.model)
         check_unknown(request, ROUTE, self.settings.strict_fields, self._metrics)
         if (request.n or 1) > self.settings.max_n:
             raise ApiError("invalid_value", f"'n': at most {self.settings.max_n} choices are allowed", param="n")
@@ -72,49 +51,51 @@ class CompletionService:
         """Runs in the order of the prompts, and one writer per choice: choice = prompt * n + i."""
         prompts = request.prompts()
         several = len(prompts) > 1
-        if several:
-            self._pipeline.text.check_total(body_bytes, prompts, "prompt")
-        all_ids = []
-        for i, prompt in enumerate(prompts):
-            all_ids.append(await self._ids(prompt, f"prompt[{i}]" if several else "prompt"))
-        context.notes.update(model=self._names.served, stream=bool(request.stream), n=request.n or 1)
-        runs = await self._pipeline.open_all([self._plan(request, ids) for ids in all_ids], context)
-        style = Style(self._texts, request.logprobs, bool(request.echo))
-        writers = [ChoiceWriter(style, ids) for ids in all_ids for _ in range(request.n or 1)]
+        context.notes.update(stream=bool(request.stream), n=request.n or 1)
+
+        async def plans_of(model: ServedModel, told: str) -> list[Plan]:
+            if several:
+                model.pipeline.text.check_total(body_bytes, prompts, "prompt")
+            all_ids = []
+            for i, prompt in enumerate(prompts):
+                all_ids.append(await self._ids(model, prompt, f"prompt[{i}]" if several else "prompt"))
+            return [self._plan(model, request, ids, told) for ids in all_ids]
+
+        with_ids = not all(isinstance(prompt, str) for prompt in prompts)
+        runs = await self._open(request, context, request.user or "", plans_of, with_ids=with_ids)
+        style = Style(request.logprobs, bool(request.echo))
+        writers = [ChoiceWriter(style, run) for run in runs for _ in range(request.n or 1)]
         return runs, writers
 
-    def head(self, request: CompletionRequest) -> dict[str, Any]:
-        return {
-            "id": f"cmpl-{secrets.token_hex(14)}",
-            "object": "text_completion",
-            "created": int(time()),
-            "model": request.model,
-        }
+    def head(self) -> dict[str, Any]:
+        """What every chunk begins with, but for the model."""
+        return {"id": f"cmpl-{secrets.token_hex(14)}", "object": "text_completion", "created": int(time())}
 
-    async def _ids(self, prompt: str | list[int], param: str) -> list[int]:
+    async def _ids(self, model: ServedModel, prompt: str | list[int], param: str) -> list[int]:
         if isinstance(prompt, str):
-            ids = await self._pipeline.text.encode(prompt, "prompt")
+            ids = await model.pipeline.text.encode(prompt, "prompt")
             if not ids:
                 raise ApiError("invalid_value", f"'{param}' is empty: nothing to continue", param=param)
             return ids
-        array = np.asarray(prompt)
-        if int(array.max()) >= self._checkpoint.vocab_size:
-            size = self._checkpoint.vocab_size
+        array, checkpoint = np.asarray(prompt), model.checkpoint
+        if int(array.max()) >= checkpoint.vocab_size:
+            size = checkpoint.vocab_size
             raise ApiError("invalid_value", f"'{param}': a token id is outside the vocabulary of {size}", param=param)
-        media = (self._checkpoint.image_token_id, self._checkpoint.video_token_id)
+        media = (checkpoint.image_token_id, checkpoint.video_token_id)
         if np.isin(array, media).any():
             raise ApiError("invalid_value", f"'{param}' holds a media placeholder id without media", param=param)
         return prompt
 
-    def _plan(self, request: CompletionRequest, ids: list[int]) -> Plan:
+    def _plan(self, model: ServedModel, request: CompletionRequest, ids: list[int], told: str) -> Plan:
         from gateway.parsing import OutputParser
         from gateway.prompt import RenderedPrompt, output_grammar
 
+        checkpoint = model.checkpoint
         response_format = response_format_of(request)
 
         def parser(rendered: RenderedPrompt) -> OutputParser:
             return OutputParser(
-                self._checkpoint,
+                checkpoint,
                 starts_in_reasoning=False,
                 parse_tools=False,
                 separate_reasoning=False,
@@ -123,12 +104,13 @@ class CompletionService:
 
         return Plan(
             route=ROUTE,
+            model=told,
             render=lambda: RenderedPrompt(ids, [], False),
             parser=parser,
             grammar=lambda rendered: output_grammar(
-                self._checkpoint, starts_in_reasoning=False, response_format=response_format
+                checkpoint, starts_in_reasoning=False, response_format=response_format
             ),
-            sampling=sampling_of(request, self._defaults, self._checkpoint.eos_ids, self._checkpoint.vocab_size),
+            sampling=sampling_of(request, model.defaults, checkpoint.eos_ids, checkpoint.vocab_size),
             max_tokens=request.max_tokens or DEFAULT_MAX_TOKENS,
             prompt_param="prompt",
             n=request.n or 1,

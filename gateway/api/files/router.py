@@ -38,8 +38,10 @@ def create_router(store_of: Callable[[Request], FileStore | None], tenant_of: Ca
 
     @router.get(ROUTE)
     async def listing(request: Request) -> Response:
-        limit, after = _page(request)
+        limit, after, oldest_first = _page(request)
         files = await store(request).listing(tenant_of(request))
+        if oldest_first:
+            files.reverse()
         if (purpose := request.query_params.get("purpose")) is not None:
             files = [f for f in files if f.purpose == purpose]
         if after is not None:
@@ -155,11 +157,15 @@ async def _named(found: Any) -> Any:
         raise problem.at("file_id") from None
 
 
-def _page(request: Request) -> tuple[int, str | None]:
+def _page(request: Request) -> tuple[int, str | None, bool]:
+    """(limit, after, whether the oldest come first)"""
     text = request.query_params.get("limit", "10000")
     if not (re.fullmatch("[0-9]{1,5}", text) and 1 <= int(text) <= 10_000):
         raise ApiError("invalid_value", "limit must be a whole number from 1 to 10000", param="limit")
-    return int(text), request.query_params.get("after")
+    order = request.query_params.get("order", "desc")
+    if order not in ("asc", "desc"):
+        raise ApiError("invalid_value", "order must be asc or desc", param="order")
+    return int(text), request.query_params.get("after"), order == "asc"
 
 
 def _shown(stored: StoredFile) -> dict[str, Any]:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from contextlib import AsyncExitStack, ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -19,12 +21,15 @@ import numpy as np
 from engine.wire import GenerateRequest, Grammar, Item
 from gateway.admission.admission import Admission, Permit
 from gateway.api.context import RequestContext
+from gateway.api.generation.fallback import Alternative, elsewhere
+from gateway.api.generation.logprobs import TokenTexts
 from gateway.api.generation.plan import Plan
-from gateway.api.generation.run import MOVABLE, Run
+from gateway.api.generation.run import MOVABLE, Opened, Run
 from gateway.api.generation.text import TextWork, context_exceeded
 from gateway.api.settings import ApiSettings
 from gateway.errors import ApiError
 from gateway.metrics import Metrics, child
+from gateway.observability.usage import RequestUsage
 from gateway.routing.blocks import block_names
 from gateway.routing.router import Router
 from gateway.routing.worker import Worker
@@ -40,15 +45,13 @@ LARGE_PROMPT_TOKENS: Final = 65536
 RECORD_BLOCK_TOKENS: Final = 512  # what loadtest/replay.py and public traces count in
 
 
-async def _settle(permit: Permit, run: Run) -> None:
-    permit.settle(run.completion_tokens)
-
-
 @dataclass(frozen=True, slots=True)
-class _Inputs:
-    rendered: RenderedPrompt
-    media: list[PreparedMedia]
-    media_s: float
+class Inputs:
+    """What was made before the place: the prompt only where media had to wait for it."""
+
+    rendered: RenderedPrompt | None = None
+    media: Sequence[PreparedMedia] = ()
+    media_s: float = 0.0
 
 
 class Pipeline:
@@ -65,18 +68,23 @@ class Pipeline:
         api: ApiSettings,
         abort_wait_s: float,
         record_blocks: bool = False,
+        log_prompt_characters: int = 0,
+        huge_texts: Executor,
     ) -> None:
+        """`huge_texts`: where the largest texts of all models become tokens."""
+        self.texts = TokenTexts(checkpoint)
         self._checkpoint = checkpoint
         self._admission = admission
         self._media = media
         self._router = router
         self._metrics = metrics
-        self._model_name = model_name
+        self.model_name = model_name
         self._context_length = context_length
         self._default_max_tokens = api.default_max_tokens
-        self.text = TextWork(api, checkpoint, lambda: self.context_length)
+        self.text = TextWork(api, checkpoint, lambda: self.context_length, huge_texts)
         self._abort_wait_s = abort_wait_s
         self._record_blocks = record_blocks
+        self._log_prompt_characters = log_prompt_characters
 
     @property
     def context_length(self) -> int:
@@ -85,80 +93,134 @@ class Pipeline:
         most = self._checkpoint.max_position_embeddings
         return min(asked, most) if asked else most
 
-    async def open(self, plan: Plan, context: RequestContext) -> Run:
+    @property
+    def available(self) -> bool:
+        """Whether an engine would probably take a request now."""
+        return not self._admission.models.full(self.model_name) and any(w.usable() for w in self._router.workers)
+
+    async def open(self, plan: Plan, context: RequestContext, others: Sequence[Alternative] = ()) -> Run:
         """Raises ApiError for every refusal. The caller closes the Run."""
-        [run] = await self.open_all([plan], context)
+        [run] = await self.open_all([plan], context, others)
         return run
 
-    async def open_all(self, plans: Sequence[Plan], context: RequestContext) -> list[Run]:
-        """All are open, or none. One place in admission for all of them; the last to close gives it back."""
+    async def open_all(
+        self, plans: Sequence[Plan], context: RequestContext, others: Sequence[Alternative] = ()
+    ) -> list[Run]:
+        """All are open, or none, by one model: this one, else the first of `others` that can. One place in admission for
+        all of them; the last to close gives it back."""
         # Media come before the place: slow servers of pictures must not hold places that text could use. The media room
         # bounds that phase itself. Text is refused by a full queue before any work.
-        self._admission.admit(context.tenant)
-        early = [await self._inputs(plan, context) if plan.media else None for plan in plans]
+        context.usage = context.usage or RequestUsage()
+        await self._admission.admit(context.tenant, sum(len(plan.media) for plan in plans))
+        inputs = [await self._early(plan, context) for plan in plans]
         place = AsyncExitStack()
-        runs: list[Run] = []
         try:
-            permit = await place.enter_async_context(self._admission.acquire(context.tenant))
-            for plan, inputs in zip(plans, early, strict=True):
-                runs.append(await self._open_one(plan, inputs or await self._inputs(plan, context), context, permit))
+            with context.step("queue"):
+                permit = await place.enter_async_context(self._admission.acquire(context.tenant, self.model_name))
+            try:
+                opened = await self.start(plans, inputs, context, permit, others)
+            except ApiError as e:
+                opened = await elsewhere(e, others, [replace(i, rendered=None) for i in inputs], context, permit)
             context.headers.update(permit.headers)
+            context.headers["x-catalejo-model"] = opened[0].model
         except BaseException:
-            await asyncio.gather(*(run.aclose() for run in runs))
             await place.aclose()
             raise
+        runs = [Run(one, context, self._metrics, self._abort_wait_s) for one in opened]
+        for given in inputs:
+            context.usage.add_media(given.media)
         left = len(runs)
 
-        async def closed() -> None:
+        async def closed(run: Run) -> None:
             nonlocal left
             left -= 1
+            permit.settle(run.completion_tokens)
             if not left:
                 await place.aclose()
 
         for run in runs:
-            run.on_close(closed)
+            run.on_close(partial(closed, run))
         return runs
 
-    async def _inputs(self, plan: Plan, context: RequestContext) -> _Inputs:
+    async def _early(self, plan: Plan, context: RequestContext) -> Inputs:
+        if not plan.media:
+            return Inputs()
+        rendered = await self._render(plan, context)  # a prompt that is refused fetches nothing
         began = perf_counter()
-        rendered = await self.text.run(plan.text_bytes, plan.render, plan.prompt_param)
-        child(self._metrics.steps, "prompt").observe(perf_counter() - began)
-        began = perf_counter()
-        media = await self._media.prepare(plan.media, tenant=context.tenant) if plan.media else []
-        return _Inputs(rendered, media, perf_counter() - began)
+        with context.step("media"):
+            media = await self._media.prepare(plan.media, tenant=context.tenant)
+        return Inputs(rendered, media, perf_counter() - began)
 
-    async def _open_one(self, plan: Plan, inputs: _Inputs, context: RequestContext, permit: Permit) -> Run:
-        async with AsyncExitStack() as resources:
-            rendered = inputs.rendered
-            ids, items = await self._expand(rendered, inputs.media)
-            request = self._request(plan, context, ids, items, plan.grammar(rendered), permit.priority)
-            if self._record_blocks:
-                names = block_names(request.input_ids, request.items, request.cache_salt, RECORD_BLOCK_TOKENS)
-                context.notes["blocks"] = [int.from_bytes(name[:6], "big") for name in names]
-            tried: set[str] = set()
-            parsers = [plan.parser(rendered) for _ in range(plan.n)]
-            self._metrics.overhead.observe(perf_counter() - context.began - inputs.media_s)
-            permit.charge(len(ids))
+    async def _render(self, plan: Plan, context: RequestContext) -> RenderedPrompt:
+        began = perf_counter()
+        with context.step("prompt"):
+            rendered = await self.text.run(plan.text_bytes, plan.render, plan.prompt_param)
+        child(self._metrics.steps, "prompt").observe(perf_counter() - began)
+        return rendered
+
+    async def start(
+        self,
+        plans: Sequence[Plan],
+        inputs: Sequence[Inputs],
+        context: RequestContext,
+        permit: Permit,
+        others: Sequence[Alternative],
+    ) -> list[Opened]:
+        """Every plan accepted by an engine of this model, or none and an ApiError. `others`: where a single request may
+        go later, if its engine fails before the first token."""
+        opened: list[Opened] = []
+        late = others if len(plans) == 1 else ()
+        try:
+            for plan, given in zip(plans, inputs, strict=True):
+                opened.append(await self._start_one(plan, given, context, permit, late))
+        except BaseException:
+            for one in opened:
+                one.stream.close()
+                permit.settle(-len(one.prompt))
+            raise
+        return opened
+
+    async def _start_one(
+        self, plan: Plan, inputs: Inputs, context: RequestContext, permit: Permit, others: Sequence[Alternative]
+    ) -> Opened:
+        rendered = inputs.rendered or await self._render(plan, context)
+        ids, items = await self._expand(rendered, inputs.media)
+        request = self._request(plan, context, ids, items, plan.grammar(rendered), permit.priority)
+        if self._record_blocks:
+            names = block_names(request.input_ids, request.items, request.cache_salt, RECORD_BLOCK_TOKENS)
+            context.notes["blocks"] = [int.from_bytes(name[:6], "big") for name in names]
+        if self._log_prompt_characters:
+            context.notes["prompt"] = self._prompt_text(rendered)
+        tried: set[str] = set()
+        parsers = [plan.parser(rendered) for _ in range(plan.n)]
+        self._metrics.overhead.observe(perf_counter() - context.began - inputs.media_s)
+        await permit.charge(len(ids))
+        try:
+            stream = await self._send(request, plan, context, tried)
+        except BaseException:
+            permit.settle(-len(ids))  # the engine computed nothing
+            raise
+        child(self._metrics.prompt_tokens, self.model_name).observe(len(ids))
+
+        async def move(failed: str, why: ApiError) -> Opened:
+            self._router.failed(failed)
+            tried.add(failed)
             try:
-                stream = await self._send(request, plan.session, tried)
-            except BaseException:
-                permit.settle(-len(ids))  # the engine computed nothing
-                raise
-            child(self._metrics.prompt_tokens, self._model_name).observe(len(ids))
-            run = Run(
-                stream,
-                parsers,
-                len(ids),
-                self._model_name,
-                context,
-                self._metrics,
-                self._abort_wait_s,
-                resources.pop_all(),
-                self._mover(request, plan.session, tried),
-            )
-            run.on_close(lambda: _settle(permit, run))
-            return run
-        raise AssertionError("unreachable")
+                if not self._router.others(tried):
+                    raise why
+                return replace(opened, stream=await self._send(request, plan, context, tried))
+            except ApiError as e:
+                [other] = await elsewhere(e, others, [replace(inputs, rendered=None)], context, permit)
+                permit.settle(-len(ids))
+                return other
+
+        opened = Opened(stream, parsers, ids, self.model_name, plan.model, self.texts, move)
+        return opened
+
+    def _prompt_text(self, rendered: RenderedPrompt) -> str:
+        limit = self._log_prompt_characters
+        # A token is a byte or more, a character at most four.
+        return self._checkpoint.decode(rendered.ids[: 4 * limit])[:limit]
 
     async def _timed(self, step: str, large: bool, work: Callable[[], T]) -> T:
         began = perf_counter()
@@ -167,7 +229,7 @@ class Pipeline:
         finally:
             child(self._metrics.steps, step).observe(perf_counter() - began)
 
-    async def _expand(self, rendered: RenderedPrompt, media: list[PreparedMedia]) -> tuple[Any, list[Item]]:
+    async def _expand(self, rendered: RenderedPrompt, media: Sequence[PreparedMedia]) -> tuple[Any, list[Item]]:
         if not media:
             return np.asarray(rendered.ids, dtype=np.uint32), []
         from gateway.prompt import expand
@@ -214,22 +276,25 @@ class Pipeline:
             require=tuple(name for name, on in used.items() if on),
         )
 
-    async def _send(self, request: GenerateRequest, session: str, tried: set[str]) -> GenerationStream:
+    async def _send(
+        self, request: GenerateRequest, plan: Plan, context: RequestContext, tried: set[str]
+    ) -> GenerationStream:
         """To the best worker not in `tried`; to another one when it could not be reached or has no place left. `tried`
         grows by every worker that failed. Closing the stream gives the worker's slot back."""
         long = len(request.input_ids) > LARGE_PROMPT_TOKENS
         route = await self._timed(
             "route",
             long,
-            lambda: self._router.route_request(request.input_ids, request.items, request.cache_salt, session),
+            lambda: self._router.route_request(request.input_ids, request.items, request.cache_salt, plan.session),
         )
         while True:
             worker, new_tokens = self._router.pick(route, exclude=frozenset(tried))
             try:
                 with ExitStack() as held:
                     ticket = held.enter_context(worker.holding(len(request.input_ids), new_tokens))
-                    stream = await self._open(worker, request)
+                    stream = await self._open(worker, request, plan.route, context)
                     stream.on_first_token = ticket.computed
+                    stream.on_success, stream.on_failure = worker.succeeded, worker.failed
                     stream.on_close = held.pop_all().close
                     return stream
             except ApiError as e:
@@ -238,29 +303,25 @@ class Pipeline:
                     raise
                 child(self._metrics.upstream_retries, worker.name, e.code).inc()
 
-    def _mover(
-        self, request: GenerateRequest, session: str, tried: set[str]
-    ) -> Callable[[str], Awaitable[GenerationStream]]:
-        async def move(failed: str) -> GenerationStream:
-            self._router.failed(failed)
-            tried.add(failed)
-            if not self._router.others(tried):
-                raise ApiError("engine_unavailable", "no other engine is available")
-            return await self._send(request, session, tried)
-
-        return move
-
-    async def _open(self, worker: Worker, request: GenerateRequest) -> GenerationStream:
+    async def _open(
+        self, worker: Worker, request: GenerateRequest, route: str, context: RequestContext
+    ) -> GenerationStream:
+        span = context.trace.engine(worker.name, self.model_name, route, request)
+        if span.traceparent is not None:
+            request = replace(request, traceparent=span.traceparent)
         try:
             stream = await worker.client.open(
                 request, worker.known_media(i.hash for i in request.items), worker.forget_media
             )
-        except ApiError as e:
+            stream.span = span
+        except BaseException as e:
+            span.end(e.code if isinstance(e, ApiError) else "aborted")
+            if not isinstance(e, ApiError):
+                raise
             if e.code in ("engine_unavailable", "engine_error", "engine_timeout"):
                 worker.failed()
             if isinstance(e, EngineUnreachable) and e.refused:
                 self._router.gone(worker)
             raise
-        worker.succeeded()
         worker.remember_media(request.items)
         return stream

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from engine.wire import Grammar
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """render      gives the prompt; pure, may run in a thread
+    """model       what the answer calls the model that serves it
+    render         gives the prompt; pure, may run in a thread
     parser         makes the output parser of one choice; called once per choice
     sampling       engine names; without max_new_tokens
     max_tokens     what the client asked for, or None
@@ -27,6 +28,7 @@ class Plan:
     """
 
     route: str
+    model: str
     render: Callable[[], RenderedPrompt]
     parser: Callable[[RenderedPrompt], OutputParser]
     sampling: Mapping[str, Any]
@@ -39,4 +41,3 @@ class Plan:
     priority: int = 0
     text_bytes: int = 0
     session: str = ""
-    notes: dict[str, Any] = field(default_factory=dict)

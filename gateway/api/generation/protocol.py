@@ -66,7 +66,7 @@ class GenerationRequest(Model):
     min_tokens: int | None = Field(default=None, ge=0)
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(default=None, ge=0, le=1)
-    top_k: int | None = Field(default=None, ge=-1)
+    top_k: int | None = Field(default=None, ge=-1, lt=2**31)
     min_p: float | None = Field(default=None, ge=0, le=1)
     repetition_penalty: float | None = Field(default=None, gt=0, le=2)
     frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
@@ -78,6 +78,7 @@ class GenerationRequest(Model):
     ignore_eos: bool | None = None
     response_format: ResponseFormat | None = None
     priority: int | None = Field(default=None, ge=-1000, le=1000)
+    service_tier: Literal["auto", "default", "flex", "priority", "scale"] | None = None
     user: str | None = Field(default=None, max_length=512)
     metadata: dict[str, Any] | None = Field(default=None, max_length=16)
     strict_fields: bool | None = None

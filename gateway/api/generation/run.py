@@ -4,7 +4,8 @@ A `Run` owns the place in admission, the worker's slot and the engine's stream; 
 the engine request when it is not finished. Streaming and non-streaming answers both come from `updates()`.
 
 An engine that breaks off before its first token costs nobody an answer: the request moves to another engine, once per
-engine. After the first token it never does, since the client has seen part of an answer.
+engine, or to another model where the name has one. After the first token it never does, since the client has seen part
+of an answer.
 
 Stop strings are matched here, not by the engine: when every choice still open has matched one, the engine is asked to
 abort, and for at most `abort_wait_s` its last lines are awaited, since they hold the true cached_tokens.
@@ -19,14 +20,19 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from engine.wire import Failure, Finish, Reply, Tokens
 from gateway.api.context import RequestContext
 from gateway.errors import ERRORS, ApiError
 from gateway.metrics import Metrics, child
+from gateway.observability.tracing import NO_SPAN
 from gateway.parsing.events import Event, StopMatched
 from gateway.upstream.client import GenerationStream
 
 if TYPE_CHECKING:
+    from gateway.api.generation.logprobs import TokenTexts
     from gateway.parsing import OutputParser
 
 FinishReason = Literal["stop", "length"]
@@ -50,33 +56,48 @@ class Choice:
     finish: FinishReason | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What an engine has accepted.
+
+    model       the model that serves it; `told`: what the answer calls it
+    prompt      its token ids, media expanded
+    move        (engine that failed, why) -> the same request elsewhere; raises ApiError when there is nowhere
+    """
+
+    stream: GenerationStream
+    parsers: list[OutputParser]
+    prompt: NDArray[np.uint32]
+    model: str
+    told: str
+    texts: TokenTexts
+    move: Callable[[str, ApiError], Awaitable[Opened]]
+
+
 class Run:
-    def __init__(
-        self,
-        stream: GenerationStream,
-        parsers: list[OutputParser],
-        prompt_tokens: int,
-        model: str,
-        context: RequestContext,
-        metrics: Metrics,
-        abort_wait_s: float,
-        resources: AsyncExitStack,
-        move: Callable[[str], Awaitable[GenerationStream]] | None = None,
-    ) -> None:
-        """`move(name of the engine that failed)`: the same request on another engine; raises ApiError when there is none."""
-        self.prompt_tokens = prompt_tokens
+    def __init__(self, opened: Opened, context: RequestContext, metrics: Metrics, abort_wait_s: float) -> None:
         self.cached_tokens = 0
-        self.choices = [Choice(p) for p in parsers]
-        self._stream = stream
-        self._open = len(parsers)
-        self._model = model
         self._context = context
         self._metrics = metrics
         self._abort_wait_s = abort_wait_s
-        self._resources = resources
+        self._resources = AsyncExitStack()
         self._first: float | None = None
+        self._last = 0.0
         self._closed = False
-        self._move = move
+        self._take_over(opened)
+
+    def _take_over(self, opened: Opened) -> None:
+        self.opened = opened
+        self.choices = [Choice(p) for p in opened.parsers]
+        self._stream = opened.stream
+        self._open = len(opened.parsers)
+        self._model = opened.model
+        self._context.notes["model"] = opened.model
+        self._gaps = child(self._metrics.itl, opened.model)
+
+    @property
+    def prompt_tokens(self) -> int:
+        return len(self.opened.prompt)
 
     @property
     def completion_tokens(self) -> int:
@@ -94,27 +115,40 @@ class Run:
                     yield out
                 return
             except ApiError as e:
+                self._end_span(e.code)
                 if not await self._moved(e):
                     raise
 
     async def _moved(self, failure: ApiError) -> bool:
         """After a failure of the engine before its first token: whether the request runs on another one now."""
         name = self._stream.client.name
-        if self._move is None or self._stream.tokens_seen or failure.code not in MOVABLE:
+        if self._stream.tokens_seen or failure.code not in MOVABLE:
+            return False
+        until = self._stream.until
+        if asyncio.get_running_loop().time() >= until:
             return False
         child(self._metrics.upstream_retries, name, failure.code).inc()
         self._stream.close()
         try:
-            self._stream = await self._move(name)
+            moved = await self.opened.move(name, failure)
         except ApiError:
             return False
+        if moved.model != self._model:
+            child(self._metrics.model_fallbacks, self._model, moved.model).inc()
+        self._take_over(moved)
+        self._stream.until = until
         return True
 
     async def _updates(self) -> AsyncIterator[list[Update]]:
         async for replies in self._stream.batches():
+            now = perf_counter()
             if self._first is None:
-                self._first = perf_counter()
-                child(self._metrics.ttft, self._model).observe(self._first - self._context.began)
+                self._first = now
+                child(self._metrics.ttft, self._model).observe(now - self._context.began)
+                self._context.notes.setdefault("ttft_ms", round((now - self._context.began) * 1000, 2))
+            else:
+                self._gaps.observe(now - self._last)
+            self._last = now
             out: list[Update] = []
             failure: ApiError | None = None
             try:
@@ -147,6 +181,7 @@ class Run:
                     out.append(Update(index, events))
             case Finish(index, kind, usage, matched):
                 choice = self._choice(index)
+                self._stream.tokens_seen = True  # an answer of no tokens is an answer: it must not come twice
                 if index == 0:
                     self.cached_tokens = usage.cached_tokens
                 if choice.finish is not None:
@@ -158,8 +193,11 @@ class Run:
                 events = [e for e in events if not isinstance(e, StopMatched)]
                 reason: FinishReason = "stop" if choice.parser.stopped is not None else kind
                 self._finish(index, choice, reason, events, out, matched)
+            case Failure("bad_request", message, _):  # found out after the 200: a schema, a length
+                raise ApiError("engine_refused", f"the engine refused the request: {message}")
             case Failure(code, message, _):
                 child(self._metrics.upstream_failures, self._stream.client.name, "engine_error").inc()
+                self._stream.broke()
                 known = code if code in ERRORS and ERRORS[code][0] >= 500 else "engine_error"
                 raise ApiError(known, f"the engine failed: {message}")
 
@@ -204,8 +242,23 @@ class Run:
         if not self._stream.finished:
             child(self._metrics.upstream_aborts, self._stream.client.name, "closed").inc()
         self._account()
+        self._end_span(None if not self._open or self._stream.finished else "aborted")
         self._stream.close()
         await self._resources.aclose()
+
+    def _end_span(self, error: str | None) -> None:
+        span = self._stream.span
+        if span is NO_SPAN:
+            return
+        span.set(
+            {
+                "gen_ai.usage.output_tokens": self.completion_tokens,
+                "gen_ai.usage.cache_read.input_tokens": self.cached_tokens,
+                "gen_ai.usage.reasoning.output_tokens": self.reasoning_tokens,
+                "gen_ai.response.finish_reasons": [c.finish or "error" for c in self.choices],
+            }
+        )
+        span.end(error)
 
     def _account(self) -> None:
         now = perf_counter()
@@ -219,12 +272,14 @@ class Run:
         ):
             child(self._metrics.tokens, model, kind).inc(value)
         if self._first is not None and count > 1:
-            child(self._metrics.tpot, model).observe((now - self._first) / (count - 1))
+            child(self._metrics.tpot, model).observe((self._last - self._first) / (count - 1))
         child(self._metrics.generation_duration, model).observe(now - self._context.began)
-        self._context.notes.update(
-            prompt_tokens=self.prompt_tokens,
-            completion_tokens=count,
-            cached_tokens=self.cached_tokens,
-            reasoning_tokens=reasoning,
-            worker=self._stream.client.name,
-        )
+        notes, name = self._context.notes, self._stream.client.name
+        # A request may have several runs, here and there.
+        known = notes.get("worker", "").split(",")
+        notes["worker"] = name if known == [""] else ",".join(dict.fromkeys([*known, name]))
+        if (usage := self._context.usage) is not None:
+            usage.prompt_tokens += self.prompt_tokens
+            usage.completion_tokens += count
+            usage.cached_tokens += self.cached_tokens
+            usage.reasoning_tokens += reasoning

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from gateway.api.settings import ApiSettings
@@ -22,12 +22,14 @@ HUGE_AT_ONCE: Final = 2
 
 
 class TextWork:
-    def __init__(self, settings: ApiSettings, checkpoint: Checkpoint, context_length: Callable[[], int]) -> None:
+    def __init__(
+        self, settings: ApiSettings, checkpoint: Checkpoint, context_length: Callable[[], int], huge: Executor
+    ) -> None:
         self._settings = settings
         self._checkpoint = checkpoint
         self._longest_token = checkpoint.vocabulary.longest_token
         self._context_length = context_length
-        self._huge = ThreadPoolExecutor(HUGE_AT_ONCE, thread_name_prefix="huge-text")
+        self._huge = huge
 
     def check(self, size: int, values: Sequence[Any], param: str) -> None:
         """Raises ApiError when the strings in `values` are more than can be a prompt. `size`: what they are not above, so
@@ -65,8 +67,10 @@ class TextWork:
         except TooLong as e:
             raise context_exceeded(self._context_length(), e.tokens, param, at_least=True) from None
 
-    def close(self) -> None:
-        self._huge.shutdown(wait=False, cancel_futures=True)
+
+def huge_texts() -> ThreadPoolExecutor:
+    """The two threads all models share."""
+    return ThreadPoolExecutor(HUGE_AT_ONCE, thread_name_prefix="huge-text")
 
 
 def context_exceeded(limit: int, tokens: int, param: str, *, at_least: bool = False) -> ApiError:

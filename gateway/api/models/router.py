@@ -6,6 +6,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from gateway.api.context import context_of
 from gateway.api.openapi import RawRoute, documented
 from gateway.api.responses import json_response
 from gateway.services import services_of
@@ -13,17 +14,15 @@ from gateway.services import services_of
 router = APIRouter(route_class=RawRoute, tags=["models"])
 
 
-@router.get("/v1/models", **documented(None, "The models served here"))
+@router.get("/v1/models", **documented(None, "The models this key may use"))
 async def models(request: Request) -> Response:
-    services = services_of(request)
-    context = services.pipeline.context_length
-    data = [services.names.entry(name, context) for name in services.names.names]
+    catalogue = services_of(request).catalogue
+    data = [catalogue.entry(target) for target in catalogue.targets(context_of(request).tenant)]
     return json_response({"object": "list", "data": data})
 
 
 @router.get("/v1/models/{model_id:path}", **documented(None, "One model", path_parameters=("model_id",)))
 async def model(request: Request) -> Response:
-    services = services_of(request)
-    name: str = request.path_params["model_id"]
-    services.names.check(name)
-    return json_response(services.names.entry(name, services.pipeline.context_length))
+    catalogue = services_of(request).catalogue
+    target = catalogue.target(request.path_params["model_id"], context_of(request).tenant)
+    return json_response(catalogue.entry(target))

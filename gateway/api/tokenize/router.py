@@ -38,12 +38,13 @@ async def detokenize(request: Request) -> Response:
     services = services_of(request)
     require_json(request)
     body = await read_body(request, services.settings.api)
-    return json_response(await while_connected(request.receive, services.tokenize.detokenize(body)))
+    work = services.tokenize.detokenize(body, context_of(request).tenant)
+    return json_response(await while_connected(request.receive, work))
 
 
 def _has_messages(body: bytes) -> bool:
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError:
-        return False  # the text form's validation tells what is wrong
+        return b'"messages"' in body  # the form's validation mends it, or tells what is wrong
     return isinstance(value, dict) and "messages" in value

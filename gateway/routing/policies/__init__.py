@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from time import monotonic
 
+from gateway.routing.known_prefixes import KnownPrefixes
 from gateway.routing.policies.base import Candidate, Choice, Policy, RouteRequest
 from gateway.routing.policies.consistent_hash import ConsistentHash
 from gateway.routing.policies.prefix_aware import PrefixAware
 from gateway.routing.policies.simple import LeastLoad, PowerOfTwo, RoundRobin
-from gateway.routing.prefix_index import PrefixIndex
 from gateway.routing.settings import RoutingSettings
 
 __all__ = ["Candidate", "Choice", "Policy", "RouteRequest", "make_policy"]
@@ -28,7 +28,7 @@ def make_policy(settings: RoutingSettings, clock: Callable[[], float] = monotoni
         case "prefix_aware":
             blocks = settings.index_tokens_per_worker // settings.block_tokens
             return PrefixAware(
-                PrefixIndex(max(1, blocks)),
+                KnownPrefixes(max(1, blocks), clock),
                 new_weight=settings.new_weight,
                 resident_weight=settings.resident_weight,
                 recent_weight=settings.recent_weight,

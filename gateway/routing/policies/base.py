@@ -53,3 +53,6 @@ class Policy(Protocol):
 
     def lost(self, name: str) -> None:
         """`name` went away or restarted; what was known of it no longer holds."""
+
+    def known_blocks(self, name: str) -> int:
+        """How many blocks of prompts `name` is believed to cache."""

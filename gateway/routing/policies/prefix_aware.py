@@ -16,14 +16,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from time import monotonic
 
+from gateway.routing.known_prefixes import KnownPrefixes
 from gateway.routing.policies.base import Candidate, Choice, RouteRequest
-from gateway.routing.prefix_index import PrefixIndex
 
 
 class PrefixAware:
     def __init__(
         self,
-        index: PrefixIndex,
+        index: KnownPrefixes,
         *,
         new_weight: float = 16.0,
         resident_weight: float = 0.02,
@@ -72,3 +72,6 @@ class PrefixAware:
     def lost(self, name: str) -> None:
         self.index.forget(name)
         self._work.pop(name, None)
+
+    def known_blocks(self, name: str) -> int:
+        return self.index.size(name)

@@ -15,6 +15,9 @@ class _Stateless:
     def lost(self, name: str) -> None:
         return None
 
+    def known_blocks(self, name: str) -> int:
+        return 0
+
 
 class RoundRobin(_Stateless):
     """Each in turn."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import openai
 import pytest
@@ -70,33 +71,38 @@ def narrow() -> Iterator[Stack]:
         yield one
 
 
-def test_429_is_retried_once_after_the_time_it_names(narrow: Stack) -> None:
-    narrow.script(says("long", first_delay_ms=900), says("second"))
-    first = threading.Thread(
-        target=lambda: client_of(narrow).chat.completions.create(model=narrow.model, messages=HELLO)
-    )
-    first.start()
+@contextmanager
+def place_taken(narrow: Stack, *after: dict[str, Any]) -> Iterator[Callable[[], None]]:
+    """The only place is held by a stream until the yielded function is called; `after`: the engine's next answers."""
+    narrow.script({"pieces": ["late"], "first_delay_ms": 60_000}, *after)
+    stream = client_of(narrow).chat.completions.create(model=narrow.model, messages=HELLO, stream=True)
     narrow.wait_for_request()
-    began = time.monotonic()
-    answer = client_of(narrow, retries=1).chat.completions.with_raw_response.create(model=narrow.model, messages=HELLO)
+    try:
+        yield stream.close
+    finally:
+        stream.close()
+        narrow.aborts()
+
+
+def test_429_is_retried_once_after_the_time_it_names(narrow: Stack) -> None:
+    with place_taken(narrow, says("second")) as release:
+        http = openai.DefaultHttpxClient(
+            event_hooks={"response": [lambda r: release() if r.status_code == 429 else None]}
+        )
+        with OpenAI(base_url=f"{narrow.url}/v1", api_key=narrow.key, max_retries=1, http_client=http) as client:
+            began = time.monotonic()
+            answer = client.chat.completions.with_raw_response.create(model=narrow.model, messages=HELLO)
     assert time.monotonic() - began >= 1
     assert answer.retries_taken == 1
     assert answer.parse().choices[0].message.content == "second"
-    first.join()
 
 
 def test_429_body_and_header(narrow: Stack) -> None:
-    narrow.script(says("long", first_delay_ms=500))
-    first = threading.Thread(
-        target=lambda: client_of(narrow).chat.completions.create(model=narrow.model, messages=HELLO)
-    )
-    first.start()
-    narrow.wait_for_request()
-    with pytest.raises(openai.RateLimitError) as caught:
-        client_of(narrow).chat.completions.create(model=narrow.model, messages=HELLO)
+    with place_taken(narrow):
+        with pytest.raises(openai.RateLimitError) as caught:
+            client_of(narrow).chat.completions.create(model=narrow.model, messages=HELLO)
     assert caught.value.code == "queue_full"
     assert 1 <= int(caught.value.response.headers["retry-after"]) <= 120
-    first.join()
 
 
 def test_a_wait_that_clients_would_not_wait_is_never_sent(stack: Stack) -> None:
@@ -139,7 +145,7 @@ def test_a_failure_in_mid_stream_is_an_error_and_is_not_retried(stack: Stack, fa
 @pytest.fixture(scope="module")
 def metered() -> Iterator[Stack]:
     """A gateway whose only tenant may send three requests a minute."""
-    tenant = {"name": "acme", "api_keys": [KEY], "requests_per_minute": 3, "tokens_per_minute": 100_000}
+    tenant = {"name": "acme", "api_keys": [KEY], "requests_per_minute": 3, "tokens_per_minute": 3000}
     with Stack(ADMISSION__API_KEYS="[]", ADMISSION__TENANTS=json.dumps([tenant])) as one:
         yield one
 
@@ -147,7 +153,8 @@ def metered() -> Iterator[Stack]:
 def test_rate_limit_headers_count_down_to_a_429(metered: Stack) -> None:
     metered.script(says("fine"))
     create = client_of(metered).chat.completions.with_raw_response.create
-    seen = [create(model=metered.model, messages=HELLO).headers for _ in range(3)]
+    hello = [{"role": "user", "content": "word " * 100}]  # more than comes back between two calls on a slow machine
+    seen = [create(model=metered.model, messages=hello).headers for _ in range(3)]
     assert [h["x-ratelimit-limit-requests"] for h in seen] == ["3"] * 3
     assert [int(h["x-ratelimit-remaining-requests"]) for h in seen] == [2, 1, 0]
     assert int(seen[0]["x-ratelimit-remaining-tokens"]) > int(seen[2]["x-ratelimit-remaining-tokens"])

@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
-import { generateText, isStepCount, stepCountIs, streamText, tool } from "ai";
+import { generateText, isStepCount, Output, stepCountIs, streamText, tool } from "ai";
 import { z } from "zod";
 import { aborts, apiKey, baseURL, callBlock, model, requests, says, script } from "./stack.mjs";
 
@@ -55,6 +55,36 @@ test("generateText gives the same", async () => {
   const result = await generateText({ model: provider(model), tools, stopWhen: steps, maxRetries: 0, prompt: "Weather?" });
   assert.equal(result.text, "Sunny.");
   assert.equal(result.steps.length, 2);
+});
+
+// A 1x1 picture.
+const pixel = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
+
+test("streamText with a picture and a tool", async () => {
+  await script(says(callBlock(["get_weather", { city: "Rome" }])), says("Sunny, as in the picture."));
+  const image = { type: "file", mediaType: "image/png", data: pixel };
+  const content = [{ type: "text", text: "Is it like this now?" }, image];
+  const result = streamText({
+    model: provider(model), tools, stopWhen: steps, maxRetries: 0, messages: [{ role: "user", content }],
+  });
+  for await (const part of result.fullStream) assert.notEqual(part.type, "error", part.error);
+  assert.equal(await result.text, "Sunny, as in the picture.");
+  const seen = await requests();
+  assert.deepEqual(seen.map((r) => r.items.length), [1, 1]);
+  assert.ok(seen[1].text.includes("sunny in Rome"));
+});
+
+test("an object by schema, streamed", async () => {
+  const typed = createOpenAICompatible({ name: "catalejo", baseURL, apiKey, supportsStructuredOutputs: true });
+  await script(says('{"city": "Rome", "days": 3}'));
+  const schema = z.object({ city: z.string(), days: z.number() });
+  const result = streamText({
+    model: typed(model), maxRetries: 0, prompt: "Where?", output: Output.object({ schema }),
+  });
+  const partial = [];
+  for await (const one of result.partialOutputStream ?? result.experimental_partialOutputStream) partial.push(one);
+  assert.deepEqual(partial.at(-1), { city: "Rome", days: 3 });
+  assert.ok((await requests())[0].grammar.value.includes("days"));
 });
 
 test("a failure in mid-stream is an error part", async () => {

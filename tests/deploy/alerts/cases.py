@@ -58,6 +58,13 @@ CASES: dict[str, Case] = {
         "15m", WORKER,
     ),
     "CatalejoBreakerOpen": Case({f"catalejo_worker_breaker_open{{{W}}}": "1x30"}, {f"catalejo_worker_breaker_open{{{W}}}": "1 0x30"}, "15m", WORKER),
+    "CatalejoEngineOutlier": Case(
+        {f'catalejo_worker_ejections_total{{{W},reason="errors"}}': "0+1x60"}, {f'catalejo_worker_ejections_total{{{W},reason="errors"}}': "0 0 1x60"}, "40m", WORKER
+    ),
+    "CatalejoDiscoveryFailing": Case(
+        {f'catalejo_discovery_failures_total{{{NS},source="dns"}}': "0+2x60"}, {f'catalejo_discovery_failures_total{{{NS},source="dns"}}': "0 4x60"}, "40m",
+        {"namespace": "n", "source": "dns"},
+    ),
     "CatalejoErrorsFast": Case({**http("200", 900), **http("502", 60)}, {**http("200", 9990), **http("502", 10), **http("503", 9000, route="/ready")}, "90m", N),
     "CatalejoErrorsSlow": Case({**http("200", 9900), **http("502", 100)}, {**http("200", 9990), **http("502", 10), **http("429", 900)}, "420m", N),
     "CatalejoStreamsBroken": Case(
@@ -100,6 +107,9 @@ CASES: dict[str, Case] = {
         {**http("200", 100, 90), f'catalejo_client_disconnects_total{{{NS},phase="decode"}}': "0+40x90"},
         {**http("200", 100, 90), f'catalejo_client_disconnects_total{{{NS},phase="decode"}}': "0+4x90"}, "60m", N,
     ),
+    "CatalejoLedgerFailing": Case(
+        {f"catalejo_ledger_failures_total{{{NS}}}": "0+60x30"}, {f"catalejo_ledger_failures_total{{{NS}}}": "0+1x30"}, "15m", {"namespace": "n", "pod": "p"},
+    ),
     "CatalejoMediaFetchFailing": Case(
         {f'catalejo_media_fetches_total{{{NS},outcome="timeout"}}': "0+60x60", f'catalejo_media_fetches_total{{{NS},outcome="ok"}}': "0+20x60"},
         {f'catalejo_media_fetches_total{{{NS},outcome="refused"}}': "0+60x60", f'catalejo_media_fetches_total{{{NS},outcome="ok"}}': "0+20x60"},
@@ -112,6 +122,12 @@ CASES: dict[str, Case] = {
         {f"catalejo_media_type_mismatches_total{{{NS}}}": "0+50x180", f'catalejo_media_parts_total{{{NS},modality="image",source="data"}}': "0+100x180"},
         {f"catalejo_media_type_mismatches_total{{{NS}}}": "0+5x180", f'catalejo_media_parts_total{{{NS},modality="image",source="data"}}': "0+100x180"},
         "150m", N,
+    ),
+    "CatalejoReloadRefused": Case(
+        {f"catalejo_config_last_reload_successful{{{NS}}}": "1x5 0x30"},
+        {f"catalejo_config_last_reload_successful{{{NS}}}": "1x5 0x3 1x30"},
+        "20m",
+        {"namespace": "n", "pod": "p"},
     ),
 }  # fmt: skip
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,17 +15,6 @@ from tests.deploy.metric_names import CHART
 pytestmark = pytest.mark.timeout(900)
 
 DEMO = ("-f", str(CHART / "values-cpu-demo.yaml"), *set_arguments((*WATCHED, "gateway.replicas=2")))
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    it = Cluster(tmp_path_factory.mktemp("cluster"))
-    try:
-        it.start()
-        it.install_crds()
-        yield it
-    finally:
-        it.stop()
 
 
 @pytest.fixture(scope="module")

@@ -61,6 +61,18 @@ MATRIX: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ),
     ),
     "external-only": (DEMO, ("engine.enabled=false", 'engine.external:=[{"url":"http://engine.example.org:30000","name":"far"}]')),
+    "found-by-dns": (H100, (CLAIM, "engine.replicas=2", "gateway.discovery.source=dns", "engine.kvEvents=true")),
+    "found-by-slices": (
+        H200,
+        (
+            CLAIM,
+            "engine.kind=Deployment",
+            "engine.replicas=2",
+            "gateway.discovery.source=endpointslices",
+            "networkPolicy.apiServer.cidr=10.0.0.1/32",
+            'engine.external:=[{"url":"http://engine.example.org:30000","name":"far"}]',
+        ),
+    ),
     "load-test": (DEMO, ("loadTest.enabled=true", "loadTest.extraArgs:=[\"--seed=7\"]")),
     "closed": (
         H100,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from engine.local.cli import parse
@@ -150,3 +152,18 @@ def test_names_of_images() -> None:
     both = render('images.gateway.tag:="1"', f"images.gateway.digest={digest}", files=DEMO)
     assert container(both.one("Deployment", "-gateway"))["image"] == f"catalejo/gateway:1@{digest}"
     assert container(_engine(rendered("h200x8")))["image"] == "catalejo/engine-sglang:0.1.0"
+
+
+def test_kv_events_are_published_and_reach_gateways_alone() -> None:
+    out = rendered("found-by-dns")
+    leader = out.one("LeaderWorkerSet")["spec"]["leaderWorkerTemplate"]["leaderTemplate"]["spec"]
+    [flag] = [a for a in leader["containers"][0]["args"] if a.startswith("--kv-events-config=")]
+    config = json.loads(flag.partition("=")[2])
+    assert config == {"publisher": "zmq", "endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:5657"}
+    opened = [{"port": 30000}, {"port": 5557, "endPort": 5656}, {"port": 5657, "endPort": 5756}]
+    ingress = out.one("NetworkPolicy", "-engine")["spec"]["ingress"]
+    [rule] = [r for r in ingress if r.get("ports") == opened]
+    [peer] = rule["from"]
+    assert peer["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "gateway"
+    assert opened in [r["ports"] for r in out.one("NetworkPolicy", "-gateway")["spec"]["egress"]]
+    assert "kv-events-config" not in json.dumps(rendered("h100x8").one("LeaderWorkerSet"))

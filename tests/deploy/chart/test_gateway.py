@@ -24,7 +24,7 @@ def test_the_gateway_accepts_its_configuration(name: str, tmp_path: Path, monkey
     monkeypatch.setenv("CATALEJO_ENGINE_TOKEN", "0123456789abcdef")
     settings = load(file)
     assert settings.host == "0.0.0.0" and settings.port == 8000
-    assert settings.engines, "a gateway without an engine"
+    assert settings.engines or settings.discovery.source != "static", "a gateway without an engine"
     drain = container(rendered(name).one("Deployment", "-gateway"))["lifecycle"]["preStop"]["sleep"]["seconds"]
     grace = pod_of(rendered(name).one("Deployment", "-gateway"))["terminationGracePeriodSeconds"]
     assert drain + settings.shutdown_grace_s < grace
@@ -38,6 +38,39 @@ def test_each_engine_has_a_name_and_an_address() -> None:
     service = rendered("three-engines").one("Service", "-engine")
     assert service["spec"]["clusterIP"] == "None" and service["spec"]["publishNotReadyAddresses"] is True
     assert rendered("three-engines").one("StatefulSet")["spec"]["serviceName"] == service["metadata"]["name"]
+
+
+def test_engines_that_are_found_are_those_that_serve(tmp_path: Path) -> None:
+    """Workers of a group serve no HTTP, and an engine that is not ready is not in rotation."""
+    for name, source in (("found-by-dns", "dns"), ("found-by-slices", "endpointslices")):
+        out = rendered(name)
+        file = tmp_path / "c.yaml"
+        file.write_text(_config(name), encoding="utf-8")
+        settings = load(file)
+        assert settings.discovery.source == source
+        service = out.one("Service", "-engine-members")
+        assert service["spec"]["clusterIP"] == "None" and "publishNotReadyAddresses" not in service["spec"]
+        assert service["spec"]["selector"]["app.kubernetes.io/component"] == "engine"
+        [port] = service["spec"]["ports"]
+        if source == "dns":
+            assert settings.discovery.dns is not None and not settings.engines
+            assert settings.discovery.dns.name == f"{service['metadata']['name']}.serving.svc"
+            assert settings.discovery.dns.port == port["port"]
+        else:
+            assert settings.discovery.endpointslices is not None
+            assert settings.discovery.endpointslices.service == service["metadata"]["name"]
+            assert settings.discovery.endpointslices.port == port["name"]
+            assert [e.name for e in settings.engines] == ["far"]
+    assert not [s for s in rendered("h200x8").all("Service") if s["metadata"]["name"].endswith("-members")]
+
+
+def test_more_engines_that_are_found_replace_no_gateway() -> None:
+    def checksum(replicas: int) -> str:
+        out = render(CLAIM, "gateway.discovery.source=dns", f"engine.replicas={replicas}", files=H200)
+        annotations = out.one("Deployment", "-gateway")["spec"]["template"]["metadata"]["annotations"]
+        return str(annotations["checksum/config"])
+
+    assert checksum(1) == checksum(5)
 
 
 def test_settings_of_the_operator_win_and_wrong_ones_name_the_key(tmp_path: Path) -> None:

@@ -39,14 +39,39 @@ def test_every_container_is_restricted(name: str) -> None:
             assert c["resources"]["limits"]["memory"]
 
 
+RIGHTS = {"Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"}
+
+
 @pytest.mark.parametrize("name", MATRIX)
-def test_nobody_has_rights_in_the_cluster(name: str) -> None:
-    assert not {o["kind"] for o in rendered(name).objects} & {
-        "Role",
-        "RoleBinding",
-        "ClusterRole",
-        "ClusterRoleBinding",
-    }
+def test_nobody_has_rights_in_the_cluster_that_are_not_needed(name: str) -> None:
+    wanted = {"Role", "RoleBinding"} if name == "found-by-slices" else set()
+    assert {o["kind"] for o in rendered(name).objects} & RIGHTS == wanted
+    with_token = [p for p in _pods(name) if any("projected" in v for v in p.get("volumes", []))]
+    assert len(with_token) == (1 if wanted else 0)
+
+
+def test_the_role_reads_endpoint_slices_of_its_namespace_and_gateways_alone_have_the_token() -> None:
+    out = rendered("found-by-slices")
+    assert out.one("Role")["rules"] == [
+        {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]}
+    ]
+    binding = out.one("RoleBinding")
+    assert binding["roleRef"]["name"] == out.one("Role")["metadata"]["name"]
+    assert binding["subjects"] == [
+        {"kind": "ServiceAccount", "name": out.one("ServiceAccount")["metadata"]["name"], "namespace": "serving"}
+    ]
+    pod = pod_of(out.one("Deployment", "-gateway"))
+    assert {
+        "name": "api-access",
+        "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount",
+        "readOnly": True,
+    } in pod["containers"][0]["volumeMounts"]
+    egress = out.one("NetworkPolicy", "-gateway")["spec"]["egress"]
+    [api] = [r for r in egress if {"port": 6443} in r["ports"]]
+    assert api["to"] == [{"ipBlock": {"cidr": "10.0.0.1/32"}}]
+    assert not [
+        r for r in rendered("h200x8").one("NetworkPolicy", "-gateway")["spec"]["egress"] if {"port": 6443} in r["ports"]
+    ]
 
 
 def test_engines_admit_gateways_only() -> None:

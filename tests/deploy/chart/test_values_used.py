@@ -40,6 +40,7 @@ SCENARIO: dict[str, tuple[str, tuple[str, ...]]] = {
     "monitoring": ("three-engines", ()),
     "networkPolicy.metricsFrom": ("closed", ()),
     "redis.port": ("closed", ()),
+    "networkPolicy.apiServer": ("found-by-slices", ()),
     "tests.apiKeySecret": ("secrets", ()),
     "loadTest": ("load-test", ()),
 }
@@ -64,6 +65,7 @@ CHANGE: dict[str, Any] = {
     "networkPolicy.privateRanges": ["10.0.0.0/8"],
     "networkPolicy.privateRanges6": ["fc00::/7"],
     "redis.cidr": "10.9.9.9/32",
+    "networkPolicy.apiServer.cidr": "10.9.9.9/32",
     "gateway.checkpoint.claimName": "other",
     "extraObjects": [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}}],
     "model.contextLength": 4096,

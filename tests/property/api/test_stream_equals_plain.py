@@ -137,7 +137,7 @@ ANSWERS = st.lists(st.sampled_from([*WORDS, CALL]), max_size=12).map("".join)
     length=st.booleans(),
     data=st.data(),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_stream_equals_plain(
     texts: list[str], stop: tuple[str, ...], thinking: bool, length: bool, data: st.DataObject
 ) -> None:

@@ -141,7 +141,7 @@ class Life(RuleBasedStateMachine):
         self.scheduler.check()
 
 
-Life.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+Life.TestCase.settings = settings(max_examples=100, stateful_step_count=40)
 TestLife = Life.TestCase
 
 

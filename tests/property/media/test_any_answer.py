@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.errors import ERRORS
@@ -128,7 +128,7 @@ async def _fetch(raw: bytes) -> Fetched | MediaProblem:
             assert account.used == 0
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=300)
 @given(ANSWERS)
 def test_any_answer_becomes_a_body_or_a_problem(raw: bytes) -> None:
     answer = asyncio.run(_fetch(raw))

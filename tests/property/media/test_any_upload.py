@@ -86,7 +86,7 @@ async def _read(pieces: list[bytes], content_type: str) -> tuple[Form | ApiError
         return error, taken
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(BODIES, TYPES)
 def test_any_form_becomes_a_form_or_a_refusal(pieces: list[bytes], content_type: str) -> None:
     result, taken = asyncio.run(_read(pieces, content_type))

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.media.addresses import IPV4_CLOSED, IPV6_CLOSED, IPAddress, is_public
@@ -106,7 +106,7 @@ def ipv6_spelling(draw: st.DrawFn) -> str:
 
 
 SPELLINGS = st.one_of(ipv4_spelling(), ipv6_spelling())
-QUICK = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+QUICK = settings(max_examples=150)
 
 
 async def _attempt(url: str, answer: str, redirect_from: str | None) -> list[Any]:
@@ -152,7 +152,7 @@ def test_no_dns_answer_leads_to_a_forbidden_address(address: IPAddress) -> None:
     assert asyncio.run(_attempt("http://name.example/", str(address), None)) == []
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(st.one_of(IPV4, IPV6))
 def test_the_table_of_addresses_refuses_each_of_them(address: IPAddress) -> None:
     assert not is_public(address)

@@ -53,7 +53,7 @@ NEARLY_GOOD = st.builds(
 )
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 @given(st.one_of(ANYTHING, MOSTLY_URLS, NEARLY_GOOD))
 @example("http://example.com:80#@127.0.0.1/")
 @example("http://example.com?@127.0.0.1/")

@@ -50,7 +50,7 @@ def build(config, queries, lengths, groups, heads, seed, ties, dim=8):
     return q, index_q, k, v, index_k, table, torch.tensor(lengths, dtype=torch.int32)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(works())
 def test_the_runner_equals_the_reference(work):
     config, queries, lengths, groups, *_ = work
@@ -79,7 +79,7 @@ def test_the_runner_equals_the_reference(work):
         torch.testing.assert_close(out, want, rtol=1e-4, atol=1e-5)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(works(), st.randoms(use_true_random=False))
 def test_a_spoiled_choice_is_noticed(work, random):
     config, queries, *_, ties = work

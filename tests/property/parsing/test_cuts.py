@@ -92,7 +92,7 @@ def random_case(draw: st.DrawFn) -> Transcript:
     )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(case=random_case(), data=st.data())
 def test_any_cut_of_any_text_gives_the_same_events(case: Transcript, data: st.DataObject) -> None:
     ids = tiny().tokenizer.encode(case.text, add_special_tokens=False).ids
@@ -113,7 +113,7 @@ def test_any_cut_of_any_text_gives_the_same_events(case: Transcript, data: st.Da
     assert shown == whole[1].tokens == (len(ids) if whole[1].stopped is None else shown)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(ids=st.lists(st.integers(0, 511), max_size=60), data=st.data())
 def test_random_ids_lose_nothing(ids: list[int], data: st.DataObject) -> None:
     """Random bytes in place of text: content is what decoding all at once gives, without the control tokens."""
@@ -126,7 +126,7 @@ def test_random_ids_lose_nothing(ids: list[int], data: st.DataObject) -> None:
     assert answer(events).content == checkpoint.decode(ids)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(text=st.text().filter(lambda s: not any(m[:2] in s for m in MARKERS)), data=st.data())
 def test_plain_text_comes_out_as_it_went_in(text: str, data: st.DataObject) -> None:
     ids = tiny().encode_plain(text)

@@ -2,14 +2,14 @@
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import preproc_rs
 from tests.unit.preproc import resize_ref as ref
 from tests.unit.preproc.paths import refusal
 
-COMMON = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+COMMON = settings(max_examples=40, derandomize=True)
 
 
 @st.composite

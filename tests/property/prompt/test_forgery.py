@@ -102,7 +102,7 @@ HOSTILE = st.lists(st.one_of(FRAGMENTS, st.sampled_from(list("<>[]~!/ \n")), st.
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(place=st.sampled_from(PLACES), text=HOSTILE)
 def test_no_mixture_of_fragments_becomes_a_control_token(place: str, text: str) -> None:
     text = text.encode("utf-8", "ignore").decode()
@@ -110,7 +110,7 @@ def test_no_mixture_of_fragments_becomes_a_control_token(place: str, text: str) 
         assert_harmless(tiny(), place, text)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(pieces=st.lists(HOSTILE, min_size=2, max_size=6))
 def test_no_sequence_of_parts_becomes_a_control_token(pieces: list[str]) -> None:
     pieces = [p.encode("utf-8", "ignore").decode() for p in pieces]
@@ -125,7 +125,7 @@ CLEAN = st.text(max_size=30).map(lambda s: s.encode("utf-8", "ignore").decode())
 BRACKETS = st.text(alphabet="]<[>~ e\nb/x", max_size=12)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(data=st.data())
 def test_clean_text_gives_the_ids_of_the_reference(checkpoint: Checkpoint, data: st.DataObject) -> None:
     texts = st.one_of(CLEAN, BRACKETS)

@@ -42,7 +42,7 @@ PARTS += ["<k>true", "</k>", "</invoke>\n", "</tool_call>"]
 CALL = "".join(NAMESPACE + part for part in PARTS)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(schema=SCHEMAS)
 def test_any_schema_is_made_the_best_of(schema: Any) -> None:
     parser = OutputParser(tiny(), starts_in_reasoning=False, tools=[ToolSpec("f", schema)])

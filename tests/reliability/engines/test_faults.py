@@ -72,6 +72,24 @@ async def test_a_fault_before_the_first_token_is_not_the_clients(fault: dict[str
         await at_rest(stack)
 
 
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "stream"])
+async def test_a_refusal_after_the_200_is_the_clients_and_goes_nowhere_else(streamed: bool) -> None:
+    """An engine may find out late that a schema cannot be held: no other engine is asked, no breaker counts it."""
+    refusal = {"pieces": ["x"], "fail_after": 0, "fault": "error", "code": "bad_request", "retryable": False}
+    async with pair([refusal], routing={"breaker_failures": 1}) as (stack, healthy):
+        for _ in range(2):
+            if streamed:
+                (error,) = [c["error"] for c in (await stack.stream("Hi")).chunks if "error" in c]
+                assert error["code"] == "engine_refused"
+            else:
+                answer = await stack.chat("Hi")
+                assert answer.status == 400
+                assert answer.error["code"] == "engine_refused"
+            assert (await stack.chat("Hi")).message["content"] == "All is well."  # round robin: the healthy one
+        assert len(healthy.requests()) == 2
+        await at_rest(stack)
+
+
 LATE: dict[str, dict[str, Any]] = {
     "resets": {"pieces": ["Half ", "an answer"], "fail_after": 1, "fault": "reset"},
     "ends": {"pieces": ["Half ", "an answer"], "fail_after": 1, "fault": "eof"},

@@ -28,12 +28,12 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
 
 @pytest.fixture
 async def engine() -> AsyncIterator[EngineClient]:
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=120)) as session:
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=600)) as session:
         url = os.environ["CATALEJO_CONTRACT_URL"]
         yield EngineClient(url, os.environ.get("CATALEJO_CONTRACT_TOKEN"), session)
 
 
 @pytest.fixture
 async def oracle(local: Target) -> AsyncIterator[EngineClient]:
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=120)) as session:
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=600)) as session:
         yield EngineClient(local.url, local.token, session)

@@ -6,36 +6,21 @@ import base64
 import io
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 from PIL import Image
 
-from tests.contract.targets import ROOT, TINY, _free_port, _wait_for_health
+from tests.contract.targets import TINY
+from tests.sglang.live.stack import gateway_in_front
 
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    port = _free_port()
-    log = tmp_path_factory.mktemp("gateway") / "log"
-    command = [sys.executable, "-m", "gateway.cli", "gateway", "--model", str(TINY), "--port", str(port)]
-    command += ["--engine", os.environ["CATALEJO_CONTRACT_URL"], "--model-name", "tiny"]
-    keep = {k: v for k, v in os.environ.items() if not k.startswith("CATALEJO_")}
-    token = os.environ.get("CATALEJO_CONTRACT_TOKEN", "")
-    with log.open("wb") as out:
-        environment = {**keep, "CATALEJO_ENGINE_TOKEN": token, "PYTHONPATH": str(ROOT)}
-        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=environment, cwd=ROOT)
-    try:
-        _wait_for_health(process, f"http://127.0.0.1:{port}", Path(log))
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait(30)
+    with gateway_in_front(os.environ["CATALEJO_CONTRACT_URL"], TINY, "tiny", tmp_path_factory.mktemp("gateway")) as url:
+        yield url
 
 
 def picture(colour: str) -> dict[str, Any]:

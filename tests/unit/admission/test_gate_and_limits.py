@@ -116,16 +116,16 @@ async def test_cancelled_waiters_give_everything_back() -> None:
 def test_bucket_refills_continuously_and_debts_are_paid() -> None:
     clock = Clock()
     bucket = Bucket(60, clock)
-    assert all(bucket.take(1) == 0 for _ in range(60))
-    assert bucket.take(1) == pytest.approx(1.0)
+    assert all(bucket.take(1).wait_s == 0 for _ in range(60))
+    assert bucket.take(1).wait_s == pytest.approx(1.0)
     clock.now += 1
-    assert bucket.take(1) == 0
+    assert bucket.take(1).wait_s == 0
     bucket.correct(30)
-    assert bucket.take(1) == pytest.approx(31.0)
+    assert bucket.take(1).wait_s == pytest.approx(31.0)
     clock.now += 1000
     assert bucket.remaining == 60
-    assert bucket.take(600) == 0  # larger than the bucket: from a full one
-    assert bucket.take(1) == pytest.approx(541.0)
+    assert bucket.take(600).wait_s == 0  # larger than the bucket: from a full one
+    assert bucket.take(1).wait_s == pytest.approx(541.0)
 
 
 def settings(**fields: object) -> AdmissionSettings:
@@ -170,12 +170,12 @@ async def test_every_refusal_says_when_to_come_back() -> None:
     clock = Clock()
     limits = {"requests_per_minute": 2, "tokens_per_minute": 1000, "max_queue": 0, "max_in_flight": 1}
     admission = Admission(settings(tenants=[{"name": "a", "api_keys": ["k"], **limits}]), Metrics(), clock)
-    admission.admit("a")
+    await admission.admit("a")
     async with admission.acquire("a") as permit:
-        permit.charge(900)
+        await permit.charge(900)
         assert permit.headers["x-ratelimit-remaining-tokens"] == "100"
         with pytest.raises(ApiError) as refused:
-            permit.charge(500)
+            await permit.charge(500)
         assert (refused.value.status, refused.value.code) == (429, "rate_limit_exceeded")
         assert 24 <= int(refused.value.headers["retry-after"]) <= 25
         with pytest.raises(ApiError) as refused:
@@ -183,10 +183,10 @@ async def test_every_refusal_says_when_to_come_back() -> None:
                 pass
         assert refused.value.code == "queue_full"
         assert "retry-after" in refused.value.headers
-    admission.admit("a")
+    await admission.admit("a")
     with pytest.raises(ApiError) as refused:
-        admission.admit("a")
+        await admission.admit("a")
     assert refused.value.code == "rate_limit_exceeded"
     assert refused.value.headers["x-ratelimit-remaining-requests"] == "0"
     clock.now += 61
-    admission.admit("a")
+    await admission.admit("a")

@@ -1,13 +1,16 @@
-"""pydantic's locations become the client's own paths."""
+"""pydantic's locations become the client's own paths; halves of characters become whole ones."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gateway.api.body import parse, path_of, spell
+from gateway.api.body import parse, path_of, spell, whole_characters
 from gateway.api.chat.protocol import ChatRequest
 from gateway.api.completions.protocol import CompletionRequest
 from gateway.errors import ApiError
@@ -85,3 +88,19 @@ def test_what_is_allowed_is_told(model: Any, fields: dict[str, Any], said: str) 
     with pytest.raises(ApiError) as caught:
         parse(model, orjson.dumps({**base, **fields}))
     assert caught.value.message == said
+
+
+HALVES = st.text(st.one_of(st.characters(), st.sampled_from('\ud800\udbff\udc00\udfff\\u"d8')), max_size=20)
+
+
+@given(HALVES, HALVES)
+def test_halves_of_surrogate_pairs_become_whole_characters(key: str, value: str) -> None:
+    body = json.dumps({key: value}).encode("ascii")
+    read = orjson.loads(whole_characters(body))
+
+    def meant(text: str) -> str:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+    assert read == {meant(key): meant(value)}
+    if not any("\ud800" <= c <= "\udfff" for c in key + value):
+        assert whole_characters(body) == body

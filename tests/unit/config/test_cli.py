@@ -39,6 +39,22 @@ def test_print_config_is_a_config_file(tmp_path: Path) -> None:
     assert yaml.safe_load(first.output)["port"] == 81
 
 
+def test_print_config_hides_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = {
+        "models": [
+            {"name": "a", "model_path": str(TINY), "engine_token": "SECRET-1", "aliases": ["b"]},
+            {"name": "c", "model_path": str(TINY), "engines": [{"url": "http://u:SECRET-2@e:1", "token": "SECRET-3"}]},
+        ],
+        "admission": {"tenants": [{"name": "t", "api_keys": ["SECRET-4"]}], "redis_url": "redis://:SECRET-5@r:1"},
+    }
+    file = tmp_path / "c.yaml"
+    file.write_text(yaml.safe_dump(config))
+    monkeypatch.setenv("CATALEJO_ADMISSION__API_KEYS", '["SECRET-6"]')
+    output = run.invoke(app, ["gateway", "--config", str(file), "--print-config"]).output
+    assert "SECRET" not in output and output.count("**********") == 6
+    assert yaml.safe_load(output)["models"][1]["engines"][0]["url"] == "http://**********@e:1"
+
+
 @pytest.mark.parametrize(
     ("args", "code", "said"),
     [
@@ -118,3 +134,38 @@ def test_rows_that_cannot_be_written_are_one_line(tmp_path: Path) -> None:
     result = run.invoke(app, ["preprocess", str(picture), "--npz", str(tmp_path / "none" / "x.npz")])
     assert result.exit_code == 2
     assert "cannot be written" in result.output and "Traceback" not in result.output
+
+
+def test_doctor_looks_at_every_model_of_a_configuration(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    engines = [{"url": "http://127.0.0.1:9"}]
+    models = [{"name": "a", "model_path": str(TINY)}, {"name": "b", "model_path": "/nowhere", "engines": engines}]
+    file.write_text(yaml.safe_dump({"models": models}))
+    result = run.invoke(app, ["doctor", "--config", str(file)])
+    assert result.exit_code == 1
+    assert "serves a, b" in result.output
+    assert "ok    model a" in result.output
+    assert "FAIL  model b: there is no checkpoint folder /nowhere" in result.output
+    assert "FAIL  http://127.0.0.1:9" in result.output
+
+
+def test_doctor_tries_the_ports_the_certificate_and_redis(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        s.listen()
+        port = s.getsockname()[1]
+        settings = {
+            "model_path": str(TINY),
+            "port": 0,
+            "operations": {"port": port},
+            "tls": {"certificate": str(file), "key": str(file)},
+            "admission": {"redis_url": f"unix://{tmp_path}/none.sock"},
+        }
+        file.write_text(yaml.safe_dump(settings))
+        result = run.invoke(app, ["doctor", "--config", str(file)])
+    assert result.exit_code == 1 and "Traceback" not in result.output
+    assert "ok    port 0" in result.output
+    assert f"FAIL  port {port}: cannot listen" in result.output
+    assert "FAIL  tls: " in result.output
+    assert "FAIL  redis: ConnectionError" in result.output

@@ -28,8 +28,8 @@ def test_order_of_sources(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_served_names(file: Path) -> None:
-    assert load(file).model_names[0] == "tiny"
-    assert load(file, model_name="m3", model_aliases=["a", "m3"]).model_names == ("m3", "a")
+    assert load(file).public_names[0] == "tiny"
+    assert load(file, model_name="m3", model_aliases=["a", "m3"]).public_names == ("m3", "a")
 
 
 @pytest.mark.parametrize(
@@ -73,3 +73,76 @@ def test_a_file_that_is_no_text_is_named(tmp_path: Path, raw: bytes) -> None:
     path.write_bytes(raw)
     with pytest.raises(ConfigError, match=r"c\.yaml is not UTF-8 text"):
         load(path)
+
+
+TWO = "models: [{name: a, model_path: /m/a}, {name: b, model_path: /m/b}]\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("models: [{model_path: /m}]\nmodel_path: /n\n", "model_path: part of the short form"),
+        ("models: [{model_path: /m}]\nengines: [{url: 'http://e'}]\n", "engines: part of the short form"),
+        ("models: [{name: a, model_path: /m}, {name: a, model_path: /n}]\n", "the name 'a' is given to"),
+        ("models: [{name: a, model_path: /m, aliases: [b]}, {name: b, model_path: /n}]\n", "the name 'b' is given to"),
+        (TWO + "routes: [{name: a, weights: {b: 1}}]\n", "the name 'a' is given to"),
+        (TWO + "routes: [{name: r, weights: {c: 1}}]\n", "names the model 'c'"),
+        (TWO + "routes: [{name: r, weights: {a: 1}, fallbacks: [c]}]\n", "names the model 'c'"),
+        (TWO + "routes: [{name: r, weights: {a: 1}, fallbacks: [a]}]\n", "a is in the route already"),
+        (TWO + "routes: [{name: r, weights: {a: 1}, fallbacks: [b, b]}]\n", "b is in the route already"),
+        (TWO + "routes: [{name: r, weights: {a: 0}}]\n", "at least one must be above 0"),
+        (TWO + "routes: [{name: r, weights: {a: -1, b: 1}}]\n", "weights.a is -1"),
+        (TWO + "routes: [{name: r, weights: {a: .nan}}]\n", "weights.a is nan"),
+        (TWO + "routes: [{name: r, weights: {}}]\n", "routes.0.weights"),
+        (TWO + "admission: {tenants: [{name: t, api_keys: [k], models: [c]}]}\n", "t may use 'c'"),
+        (
+            "models: [{name: a, model_path: /m, engines: [{url: 'http://x', name: e}]},"
+            " {name: b, model_path: /n, engines: [{url: 'http://y', name: e}]}]\n",
+            "names must differ; 'e' of 'b' is in 'a' too",
+        ),
+        ("models: [{name: a, model_path: /m, max_in_flight: 0}]\n", "models.0.max_in_flight"),
+        ('models: [{name: "a\\r\\nx: y", model_path: /m}]\n', "only printable ASCII"),
+        ("model_path: /modèle\n", "only printable ASCII"),
+    ],
+)
+def test_mistakes_of_several_models_are_named(tmp_path: Path, text: str, named: str) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=named):
+        load(path)
+
+
+def test_every_mistake_is_a_line_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(TWO + "routes: [{name: a, weights: {c: 1}}, {name: r, weights: {d: 1}}]\n")
+    with pytest.raises(ConfigError) as refused:
+        load(path)
+    assert len(str(refused.value).splitlines()) == 3
+
+
+def test_the_short_form_is_one_model() -> None:
+    [one] = load(model_path="/m/tiny", model_name="x", context_length=9, engines=[{"url": "http://e"}]).served
+    assert (one.served_name, one.context_length, one.engines[0].url) == ("x", 9, "http://e")
+    assert one.engines[0].name is None, "a gateway with one model keeps the names engine-0, engine-1, ..."
+
+
+def test_engines_of_several_models_have_names_that_last(tmp_path: Path) -> None:
+    models = [
+        {"name": m, "model_path": f"/{m}", "engines": [{"url": f"http://{e}:1"} for e in engines]}
+        for m, engines in (("a", "xy"), ("b", "x"))
+    ]
+    names = [[e.name for e in m.engines] for m in load(models=models).served]
+    assert names == [["a/x:1", "a/y:1"], ["b/x:1"]]
+    models[0]["engines"] = models[0]["engines"][1:]
+    assert load(models=models).served[0].engines[0].name == "a/y:1"
+
+
+def test_a_model_takes_what_it_lacks_from_the_gateway() -> None:
+    models = [
+        {"name": "a", "model_path": "/a"},
+        {"name": "b", "model_path": "/b", "engine_token": "own", "routing": {"policy": "round_robin"}},
+    ]
+    a, b = load(models=models, engine_token="common", routing={"policy": "least_load"}).served
+    tokens = [m.engine_token.get_secret_value() for m in (a, b) if m.engine_token]
+    assert tokens == ["common", "own"]
+    assert [m.routing.policy for m in (a, b) if m.routing] == ["least_load", "round_robin"]

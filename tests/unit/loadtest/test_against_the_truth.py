@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -18,25 +14,10 @@ from loadtest.replay import read_trace
 from loadtest.report import files
 from loadtest.running import Options, ServerError, Target, run
 from loadtest.scenario import Scenario
-from loadtest.truth_server import Timetable, serve
+from loadtest.truth_server import Timetable
+from tests.unit.loadtest.servers import truth as server
 
 ONE_TURN = Scenario.model_validate({"name": "t", "description": "one turn", "new_tokens": 16, "output_tokens": 5})
-
-
-@contextmanager
-def server(table: Timetable) -> Iterator[str]:
-    loop = asyncio.new_event_loop()
-    made: asyncio.Server = loop.run_until_complete(serve(0, table))
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{made.sockets[0].getsockname()[1]}"
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(5)
-        made.close()
-        loop.run_until_complete(asyncio.sleep(0))
-        loop.close()
 
 
 def go(url: str, **load: Any) -> dict[str, Any]:

@@ -183,6 +183,23 @@ async def test_pages_of_the_list() -> None:
             assert (await client.get("/v1/files", params={"limit": wrong})).status_code == 400
 
 
+async def test_the_list_comes_in_the_asked_order_and_no_third_one() -> None:
+    clock = Clock()
+    async with running(clock) as (client, _):
+        ids = []
+        for _ in range(3):
+            clock.now += 10
+            files = {"file": ("a.png", png(8, 8)), "purpose": (None, "vision")}
+            ids.append((await client.post("/v1/files", files=files)).json()["id"])
+        for query, wanted in (("", ids[::-1]), ("?order=desc", ids[::-1]), ("?order=asc", ids)):
+            assert [f["id"] for f in (await client.get(f"/v1/files{query}")).json()["data"]] == wanted
+        page = (await client.get(f"/v1/files?order=asc&after={ids[0]}&limit=1")).json()
+        assert [f["id"] for f in page["data"]] == [ids[1]] and page["has_more"]
+        for wrong in ("foo", "", "ASC"):
+            refused = await client.get(f"/v1/files?order={wrong}")
+            assert (refused.status_code, refused.json()["error"]["param"]) == (400, "order")
+
+
 async def test_every_cut_of_the_body_gives_the_same_file() -> None:
     from gateway.api.files.multipart import read_form
 

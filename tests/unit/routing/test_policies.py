@@ -12,11 +12,11 @@ import pytest
 from engine.wire import Item
 from gateway.bench.routing import BLOCK, Cluster, agentic, compare
 from gateway.routing.blocks import block_names
+from gateway.routing.known_prefixes import KnownPrefixes
 from gateway.routing.policies import RouteRequest
 from gateway.routing.policies.consistent_hash import ConsistentHash
 from gateway.routing.policies.prefix_aware import PrefixAware
 from gateway.routing.policies.simple import LeastLoad, PowerOfTwo, RoundRobin
-from gateway.routing.prefix_index import PrefixIndex
 
 
 @dataclass
@@ -70,7 +70,7 @@ def test_a_busy_home_overflows() -> None:
 
 
 def test_prefix_aware_follows_the_longest_prefix_and_then_the_load() -> None:
-    policy = PrefixAware(PrefixIndex(100), clock=lambda: 0.0)
+    policy = PrefixAware(KnownPrefixes(100), clock=lambda: 0.0)
     policy.sent("b", request(names("x", "xy")))
     workers = [W("a"), W("b"), W("c")]
     choice = policy.choose(workers, request(names("x", "xy", "xyz")))
@@ -84,7 +84,7 @@ def test_prefix_aware_follows_the_longest_prefix_and_then_the_load() -> None:
 
 
 def test_prefix_aware_does_not_pile_new_conversations_on_one_worker() -> None:
-    policy = PrefixAware(PrefixIndex(10_000), clock=lambda: 0.0)
+    policy = PrefixAware(KnownPrefixes(10_000), clock=lambda: 0.0)
     workers = [W("a"), W("b"), W("c"), W("d")]
     chosen: Counter[str] = Counter()
     for i in range(200):  # nothing is ever in flight: only what was computed of late can tell them apart

@@ -64,6 +64,17 @@ def test_failure_and_abort() -> None:
     assert read(event([1], 1, {"type": "abort", "message": "x"}) + END, 10_000)[1] == Finish(0, "abort", Usage(5, 1, 3))
 
 
+@pytest.mark.parametrize("cut", [1, 10_000])
+def test_a_refusal_is_the_requests_fault_and_ends_the_stream(cut: int) -> None:
+    """SGLang checks much only after its 200: within the stream, with an HTTP status, and [DONE] after it."""
+    told = b'data: {"error": {"message": "top_p must be in (0, 1]", "code": 400}}\n\n' + END
+    assert read(told, cut) == [Failure("bad_request", "top_p must be in (0, 1]", False)]
+    late = {"type": "abort", "message": "no such grammar", "status_code": 400}
+    assert read(event([39], 1, late) + END, cut) == [Failure("bad_request", "no such grammar", False)]
+    broken = {"type": "abort", "message": "out of memory", "status_code": 500}
+    assert read(event([39], 1, broken) + END, cut) == [Failure("engine_error", "out of memory", False)]
+
+
 @pytest.mark.parametrize("data", [b"data: {\n\n", b"data: []\n\n", b'data: {"meta_info": 1}\n\n', END + event([1], 1)])
 def test_rubbish_is_a_bad_reply(data: bytes) -> None:
     with pytest.raises(BadReply):

@@ -42,19 +42,21 @@
 {{- define "catalejo.checkEngine" -}}
 {{- $e := .Values.engine -}}
 {{- if not $e.enabled -}}
+  {{- if ne .Values.gateway.discovery.source "static" }}{{ fail (printf "gateway.discovery.source is %s, but engine.enabled is false, so this release has no engines to find: set it to static and name engines in engine.external." .Values.gateway.discovery.source) }}{{ end -}}
   {{- if not $e.external }}{{ fail "engine.enabled is false and engine.external is empty, so gateways would have no engine: enable one or name one." }}{{ end -}}
 {{- else -}}
   {{- include "catalejo.checkDrain" (dict "name" "engine" "drain" $e.drain) -}}
   {{- include "catalejo.checkRollout" (dict "name" "engine" "part" $e) -}}
   {{- if and (gt (int $e.nodes) 1) (ne $e.kind "LeaderWorkerSet") }}{{ fail (printf "engine.nodes is %d, but engine.kind is %s: several pods per engine need engine.kind LeaderWorkerSet." (int $e.nodes) $e.kind) }}{{ end -}}
-  {{- if and (eq $e.kind "Deployment") (gt (int $e.replicas) 1) }}{{ fail (printf "engine.replicas is %d with engine.kind Deployment, whose pods share one address: gateways must see each engine, so use StatefulSet." (int $e.replicas)) }}{{ end -}}
+  {{- if and (eq $e.kind "Deployment") (gt (int $e.replicas) 1) (eq .Values.gateway.discovery.source "static") }}{{ fail (printf "engine.replicas is %d with engine.kind Deployment, whose pods share one address: gateways must see each engine, so use StatefulSet, or gateway.discovery.source dns or endpointslices." (int $e.replicas)) }}{{ end -}}
   {{- if eq $e.backend "sglang" -}}
     {{- $gpus := mul $e.gpus $e.nodes -}}
     {{- $shards := mul $e.tensorParallel $e.pipelineParallel -}}
     {{- if ne (int $gpus) (int $shards) }}{{ fail (printf "engine.tensorParallel %d x engine.pipelineParallel %d = %d, but engine.gpus %d x engine.nodes %d = %d: make both equal." (int $e.tensorParallel) (int $e.pipelineParallel) (int $shards) (int $e.gpus) (int $e.nodes) (int $gpus)) }}{{ end -}}
+  {{- else if $e.kvEvents }}{{ fail "engine.kvEvents is for engine.backend sglang; the local engine publishes none: set it to false." }}
   {{- else if gt (int $e.nodes) 1 }}{{ fail "engine.backend local runs in one pod: set engine.nodes to 1." }}
   {{- end -}}
-  {{- range $flag := list "model" "model-path" "host" "port" "token" "api-key" "tp" "tp-size" "tensor-parallel-size" "pp-size" "pipeline-parallel-size" "nnodes" "node-rank" "dist-init-addr" "context-length" "served-model-name" "grace-s" }}
+  {{- range $flag := list "model" "model-path" "host" "port" "token" "api-key" "tp" "tp-size" "tensor-parallel-size" "pp-size" "pipeline-parallel-size" "nnodes" "node-rank" "dist-init-addr" "context-length" "served-model-name" "grace-s" "kv-events-config" }}
     {{- if hasKey $e.flags $flag }}{{ fail (printf "engine.flags.%s is set by the chart: use the value meant for it (engine.*, model.*, weights.*) and remove the flag." $flag) }}{{ end -}}
   {{- end -}}
 {{- end -}}
@@ -87,7 +89,7 @@
 {{- end }}
 
 {{- define "catalejo.checkConfig" -}}
-{{- $instead := dict "host" "nothing (pods listen on every address)" "port" "gateway.service.port" "model_path" "weights.*" "model_name" "model.name" "model_aliases" "model.aliases" "context_length" "model.contextLength" "engines" "engine.replicas or engine.external" "engine_token" "engineToken" "shutdown_grace_s" "gateway.drain.drainSeconds" -}}
+{{- $instead := dict "host" "nothing (pods listen on every address)" "port" "gateway.service.port" "model_path" "weights.*" "model_name" "model.name" "model_aliases" "model.aliases" "context_length" "model.contextLength" "engines" "engine.replicas or engine.external" "discovery" "gateway.discovery" "engine_token" "engineToken" "shutdown_grace_s" "gateway.drain.drainSeconds" -}}
 {{- range $key, $value := .Values.gateway.config -}}
   {{- if hasKey $instead $key }}{{ fail (printf "gateway.config.%s is written by the chart: use %s." $key (get $instead $key)) }}{{ end -}}
 {{- end -}}

@@ -13,6 +13,23 @@
 {{- define "catalejo.gateway" -}}{{ include "catalejo.fullname" . }}-gateway{{- end }}
 {{- define "catalejo.engine" -}}{{ include "catalejo.fullname" . }}-engine{{- end }}
 
+{{/* The headless Service whose endpoints are this release's engines, for gateways that look for them. */}}
+{{- define "catalejo.engineMembers" -}}{{ include "catalejo.engine" . }}-members{{- end }}
+
+{{/* Ports of an engine that gateways speak to; KV events have one per data-parallel rank. */}}
+{{- define "catalejo.enginePorts" -}}
+- {port: 30000}
+{{- if .Values.engine.kvEvents }}
+- {port: 5557, endPort: 5656}
+- {port: 5657, endPort: 5756}
+{{- end }}
+{{- end }}
+
+{{/* "true" when gateways look for engines themselves, else nothing. */}}
+{{- define "catalejo.discovers" -}}
+{{- if and .Values.engine.enabled (ne .Values.gateway.discovery.source "static") }}true{{ end -}}
+{{- end }}
+
 {{- define "catalejo.serviceAccount" -}}
 {{- if .Values.serviceAccount.create -}}{{ default (include "catalejo.fullname" .) .Values.serviceAccount.name }}
 {{- else -}}{{ default "default" .Values.serviceAccount.name }}{{- end -}}

@@ -31,6 +31,9 @@
 - --node-rank=$(LWS_WORKER_INDEX)
 - --dist-init-addr=$(LWS_LEADER_ADDRESS):20000
 {{- end }}
+{{- if $e.kvEvents }}
+- {{ printf "--kv-events-config=%s" (toJson (dict "publisher" "zmq" "endpoint" "tcp://*:5557" "replay_endpoint" "tcp://*:5657")) | quote }}
+{{- end }}
 {{- else }}
 - --grace-s={{ $e.drain.drainSeconds }}
 {{- end }}

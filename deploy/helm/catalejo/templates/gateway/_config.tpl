@@ -3,7 +3,7 @@
 {{- define "catalejo.engines" -}}
 {{- $e := .Values.engine -}}
 {{- $name := include "catalejo.engine" . -}}
-{{- if $e.enabled -}}
+{{- if and $e.enabled (eq .Values.gateway.discovery.source "static") -}}
 {{- if eq $e.kind "Deployment" }}
 {{- if gt (int $e.replicas) 0 }}
 - {name: {{ $name }}, url: "http://{{ $name }}.{{ .Release.Namespace }}.svc:30000"}
@@ -20,6 +20,16 @@
 {{- end }}
 {{- end }}
 
+{{- define "catalejo.discovery" -}}
+{{- $service := include "catalejo.engineMembers" . -}}
+source: {{ .Values.gateway.discovery.source }}
+{{- if eq .Values.gateway.discovery.source "dns" }}
+dns: {name: {{ $service }}.{{ .Release.Namespace }}.svc, port: 30000}
+{{- else }}
+endpointslices: {service: {{ $service }}, namespace: {{ .Release.Namespace }}, port: engine}
+{{- end }}
+{{- end }}
+
 {{- define "catalejo.gatewayConfig" -}}
 {{- $config := dict
   "host" "0.0.0.0"
@@ -29,6 +39,7 @@
   "model_aliases" .Values.model.aliases
   "shutdown_grace_s" .Values.gateway.drain.drainSeconds
   "engines" (include "catalejo.engines" . | fromYamlArray) -}}
+{{- if include "catalejo.discovers" . }}{{ $_ := set $config "discovery" (include "catalejo.discovery" . | fromYaml) }}{{ end -}}
 {{- if .Values.model.contextLength }}{{ $_ := set $config "context_length" (int .Values.model.contextLength) }}{{ end -}}
 {{- toYaml (mustMergeOverwrite $config (deepCopy .Values.gateway.config)) -}}
 {{- end }}

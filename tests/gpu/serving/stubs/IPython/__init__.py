@@ -1,0 +1,1 @@
+"""Stand-in: sglang.utils imports two display helpers."""
