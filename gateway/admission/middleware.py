@@ -20,7 +20,7 @@ def scope_of(path: str) -> str:
 
 
 class Authentication:
-    def __init__(self, app: ASGIApp, admission: Admission, *, protect_metrics: bool = False) -> None:
+    def __init__(self, app: ASGIApp, admission: Admission, *, protect_metrics: bool = True) -> None:
         self._app = app
         self._admission = admission
         self._open = OPEN_PATHS - {"/metrics"} if protect_metrics else OPEN_PATHS

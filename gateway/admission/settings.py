@@ -63,7 +63,9 @@ class AdmissionSettings(BaseModel):
     max_in_flight: int = Field(default=1024, ge=1, description="Requests of everybody at the same time.")
     max_queue: int = Field(default=1024, ge=0, description="Waiting requests of everybody.")
     queue_timeout_s: float = Field(default=60.0, gt=0, description="Who waits longer for a place gets a 503.")
-    protect_metrics: bool = Field(default=False, description="/metrics needs a key with the scope `metrics`.")
+    protect_metrics: bool = Field(
+        default=True, description="With any key, /metrics needs one with the scope `metrics`; false: it needs none."
+    )
 
     redis_url: SecretStr | None = Field(
         default=None,

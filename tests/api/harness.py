@@ -159,7 +159,9 @@ class Stack:
             yield response
 
     async def metric(self, prefix: str) -> float:
-        text = (await self.get("/metrics")).raw.decode()
+        answer = await self.get("/metrics")
+        assert answer.status == 200, "a stack with keys needs admission.protect_metrics false to be asked"
+        text = answer.raw.decode()
         return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(prefix))
 
     @property

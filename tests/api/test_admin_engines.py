@@ -11,10 +11,11 @@ from tests.api.harness import TINY, Answer, Stack
 from tests.mock_engine import MockEngine
 
 KEYS = {
+    "protect_metrics": False,
     "tenants": [
         {"name": "ops", "api_keys": ["operator-key-0123456789"], "scopes": ["admin"]},
         {"name": "user", "api_keys": ["inference-key-0123456789"]},
-    ]
+    ],
 }
 OPERATOR = {"authorization": "Bearer operator-key-0123456789"}
 USER = {"authorization": "Bearer inference-key-0123456789"}

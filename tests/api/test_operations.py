@@ -41,11 +41,12 @@ async def test_ready_follows_the_engine() -> None:
 
 async def test_keys_are_demanded_on_all_but_the_open_paths() -> None:
     async with Stack(admission={"api_keys": ["sk-one"]}) as s:
-        for path in ("/health", "/ready", "/metrics"):
+        for path in ("/health", "/ready"):
             assert (await s.get(path)).status == 200
         for headers in ({}, {"authorization": "Bearer sk-two"}, {"authorization": "sk-one"}):
-            refused = await s.get("/v1/models", headers=headers)
-            assert (refused.status, refused.error["code"]) == (401, "invalid_api_key")
+            for path in ("/v1/models", "/metrics"):
+                refused = await s.get(path, headers=headers)
+                assert (refused.status, refused.error["code"]) == (401, "invalid_api_key")
         allowed = await s.get("/v1/models", headers={"authorization": "Bearer sk-one"})
         assert allowed.status == 200
 
@@ -95,7 +96,9 @@ async def test_tokenize_gives_the_prompt_that_chat_sends(stack: Stack) -> None:
 
 async def test_cors_and_keys_hold_on_the_fast_path() -> None:
     origin = {"origin": "https://app.example"}
-    async with Stack(admission={"api_keys": ["k"]}, cors_origins=["https://app.example"]) as s:
+    async with Stack(
+        admission={"api_keys": ["k"], "protect_metrics": False}, cors_origins=["https://app.example"]
+    ) as s:
         body = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}
         refused = await s.post("/v1/chat/completions", body, origin)
         assert (refused.status, refused.error["code"]) == (401, "invalid_api_key")

@@ -92,7 +92,7 @@ TWO = {"models": [{"name": "a.1", "model_path": "/a"}, {"name": "b", "model_path
         ({"port": 1}, ["port"], False),
         ({"routes": [{"name": "r", "weights": {"b": 1}}]}, ["routes"], True),
         ({"admission": {"max_queue": 3}}, ["admission.max_queue"], True),
-        ({"admission": {"protect_metrics": True}}, ["admission.protect_metrics"], False),
+        ({"admission": {"protect_metrics": False}}, ["admission.protect_metrics"], False),
         ({"admission": {"default_limits": {"max_in_flight": 3}}}, ["admission.default_limits.max_in_flight"], True),
         ({"engine_token": "t"}, ["engine_token"], False),
         ({"observability": {"log_level": "debug"}}, ["observability.log_level"], True),

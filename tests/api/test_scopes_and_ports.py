@@ -21,7 +21,7 @@ def key(name: str) -> dict[str, str]:
 
 
 async def test_a_key_may_what_its_scopes_say_and_nothing_else() -> None:
-    async with Stack(admission={"tenants": TENANTS, "protect_metrics": True}) as s:
+    async with Stack(admission={"tenants": TENANTS}) as s:
 
         async def status(name: str, method: str, path: str) -> tuple[int, str | None]:
             body = {"json": body_of("Hi", {"max_tokens": 1})} if method == "POST" and path == CHAT else {}
@@ -39,6 +39,12 @@ async def test_a_key_may_what_its_scopes_say_and_nothing_else() -> None:
             assert (await s.get(path)).error["code"] == "invalid_api_key"
         for path in ("/health", "/ready", "/docs"):
             assert (await s.get(path)).status == 200
+
+
+async def test_metrics_can_be_left_open_beside_keys() -> None:
+    async with Stack(admission={"tenants": TENANTS, "protect_metrics": False}) as s:
+        assert (await s.get("/metrics")).status == 200
+        assert (await s.get("/v1/models")).error["code"] == "invalid_api_key"
 
 
 async def test_without_keys_nobody_is_an_administrator(stack: Stack) -> None:

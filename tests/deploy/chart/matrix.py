@@ -7,7 +7,9 @@ from tests.deploy.chart.rendering import Render, render
 H200, H100, DEMO = ("values-h200x8.yaml",), ("values-h100x8.yaml",), ("values-cpu-demo.yaml",)
 CLAIM = "weights.pvc.claimName=minimax-m3"
 KEYS = 'gateway.auth.apiKeys:=["0123456789abcdef-first","0123456789abcdef-second"]'
+SCRAPER = 'networkPolicy.metricsFrom:=[{"namespaceSelector":{"matchLabels":{"name":"monitoring"}}}]'
 WATCHED = (
+    SCRAPER,
     "monitoring.serviceMonitor.enabled=true",
     "monitoring.podMonitor.enabled=true",
     "monitoring.prometheusRule.enabled=true",
@@ -80,14 +82,49 @@ MATRIX: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             CLAIM,
             *WATCHED,
             'networkPolicy.gatewayFrom:=[{"namespaceSelector":{"matchLabels":{"team":"a"}}}]',
-            'networkPolicy.metricsFrom:=[{"namespaceSelector":{"matchLabels":{"name":"monitoring"}}}]',
+            "redis.url=redis://redis.example.org:6380/0",
             "redis.cidr=10.1.2.3/32",
         ),
     ),
+    "one-port": (
+        DEMO,
+        (
+            KEYS,
+            "gateway.operations.enabled=false",
+            "gateway.tls.secretName=tls",
+            *(w for w in WATCHED if w != SCRAPER),
+            "monitoring.serviceMonitor.keySecret.name=scraper",
+            'networkPolicy.gatewayFrom:=[{"namespaceSelector":{"matchLabels":{"team":"a"}}}]',
+        ),
+    ),
+    "everything": (
+        H200,
+        (
+            CLAIM,
+            KEYS,
+            *WATCHED,
+            "gateway.workers=4",
+            "gateway.operations.debug=true",
+            "gateway.tls.secretName=tls",
+            "gateway.service.port=443",
+            "gateway.config.admission.redis_fail_open=false",
+            "redis.url=rediss://redis.example.org/0",
+            "redis.passwordSecret.name=redis",
+            "redis.caSecret.name=redis-ca",
+            "gateway.ledger.enabled=true",
+            "gateway.ledger.claimName=usage",
+            'gateway.ledger.prices:={"MiniMax-M3":{"input":0.3,"cached_input":0.03,"output":1.2,"image":0.0000001}}',
+            "gateway.tracing.endpoint=http://otel-collector.monitoring.svc:4318",
+            "gateway.tracing.sampleRatio:=0.1",
+            "gateway.tracing.headersSecret.name=otel",
+            'networkPolicy.tracesTo:=[{"namespaceSelector":{"matchLabels":{"name":"monitoring"}}}]',
+        ),
+    ),
+    "ledger-of-the-pod": (DEMO, ("gateway.ledger.enabled=true", "gateway.ledger.format=jsonl", "gateway.workers=2")),
     "open": (DEMO, ("networkPolicy.enabled=false", "tests.enabled=false", "serviceAccount.create=false")),
 }  # fmt: skip
 
 
-def rendered(name: str, kube: str = "1.36.0") -> Render:
+def rendered(name: str, *more: str, kube: str = "1.36.0") -> Render:
     files, sets = MATRIX[name]
-    return render(*sets, files=files, kube=kube)
+    return render(*sets, *more, files=files, kube=kube)

@@ -27,7 +27,7 @@ def test_room_to_start_to_write_and_to_stop(name: str) -> None:
     workload = _engine(rendered(name))
     c, pod = container(workload), pod_of(workload)
     assert c["startupProbe"]["periodSeconds"] * c["startupProbe"]["failureThreshold"] >= (
-        300 if name in ("cpu-demo", "load-test", "open") else 7200
+        300 if MATRIX[name][0] == DEMO else 7200
     )
     mounts = {m["mountPath"]: m["name"] for m in c["volumeMounts"]}
     volumes = {v["name"]: v for v in pod["volumes"]}

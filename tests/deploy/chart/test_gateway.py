@@ -165,7 +165,8 @@ def test_selectors_match_exactly_their_own_pods() -> None:
         "gateway": out.one("Deployment", "-gateway")["spec"]["template"]["metadata"]["labels"],
         "engine": out.one("LeaderWorkerSet")["spec"]["leaderWorkerTemplate"]["leaderTemplate"]["metadata"]["labels"],
     }
-    for o in (out.one("Service", "-gateway"), out.one("PodDisruptionBudget", "-gateway"), out.one("ServiceMonitor")):
+    monitor = rendered("one-port").one("ServiceMonitor")
+    for o in (out.one("Service", "-gateway"), out.one("PodDisruptionBudget", "-gateway"), monitor):
         selector = o["spec"]["selector"].get("matchLabels", o["spec"]["selector"])
         assert selector.items() <= labels["gateway"].items()
         assert not selector.items() <= labels["engine"].items()

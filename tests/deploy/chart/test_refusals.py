@@ -52,6 +52,26 @@ CONTRADICTIONS = {
     "configuration of the chart": (DEMO, ("gateway.config.model_path=/x",), "gateway.config.model_path is written by the chart: use weights.*"),
     "grace in the configuration": (DEMO, ("gateway.config.shutdown_grace_s=1",), "use gateway.drain.drainSeconds"),
     "keys in a ConfigMap": (DEMO, ('gateway.config.admission.api_keys:=["0123456789abcdef"]',), "would lie open in a ConfigMap: put them into gateway.auth"),
+    "operators and clients on one port": (DEMO, ("gateway.operations.port=8000",), "gateway.operations.port is 8000, where the pods serve clients"),
+    "a scraper that nobody admits": (DEMO, ("monitoring.serviceMonitor.enabled=true",), "networkPolicy.metricsFrom is empty, so nobody reaches the operators' port"),
+    "a key for a port without keys": (DEMO, ("monitoring.serviceMonitor.keySecret.name=k",), "monitoring.serviceMonitor.keySecret has no use"),
+    "a scraper without a key": (DEMO, (KEYS, "gateway.operations.enabled=false", "monitoring.serviceMonitor.enabled=true"), "set monitoring.serviceMonitor.keySecret.name to a Secret with a key of scope metrics"),
+    "debug on no port": (DEMO, ("gateway.operations.enabled=false", "gateway.operations.debug=true"), "only that port serves /debug"),
+    "more processes than cores": (DEMO, ("gateway.workers=4", "gateway.resources.limits.cpu=3500m"), "gateway.resources.limits.cpu is 3500m, but gateway.workers is 4, each about a core: raise the limit to 4 or more"),
+    "password of no Redis": (DEMO, ("redis.passwordSecret.name=p",), "redis.url is empty: name the Redis there"),
+    "network of no Redis": (DEMO, ("redis.cidr=10.0.0.0/8",), "redis.url is empty: name the Redis there"),
+    "password in the URL": (DEMO, ("redis.url=redis://:secret@redis/0",), "redis.url has a user or password, which would lie open in a ConfigMap"),
+    "authority without TLS": (DEMO, ("redis.url=redis://redis/0", "redis.caSecret.name=ca"), "redis.url is without TLS: let it begin with rediss://"),
+    "Redis in the configuration": (DEMO, ("gateway.config.admission.redis_url=redis://redis",), "gateway.config.admission.redis_url is written by the chart: use redis.url"),
+    "ledger in the configuration": (DEMO, ("gateway.config.observability.ledger.path=/tmp/u",), "use gateway.ledger"),
+    "claim of no ledger": (DEMO, ("gateway.ledger.claimName=usage",), "gateway.ledger.enabled is false: enable it"),
+    "headers for no collector": (DEMO, ("gateway.tracing.headersSecret.name=otel",), "gateway.tracing.endpoint is empty: name the collector"),
+    "way to no collector": (DEMO, ('networkPolicy.tracesTo:=[{"podSelector":{}}]',), "gateway.tracing.endpoint is empty: name the collector"),
+    "headers in a ConfigMap": (DEMO, ("gateway.config.observability.tracing.headers.a=b",), "use gateway.tracing.headersSecret"),
+    "processes in the configuration": (DEMO, ("gateway.config.workers=2",), "use gateway.workers"),
+    "ports in the configuration": (DEMO, ("gateway.config.operations.port=1",), "use gateway.operations"),
+    "certificate in the configuration": (DEMO, ("gateway.config.tls.key=/k",), "use gateway.tls"),
+    "load on a name that is not certified": (DEMO, ("loadTest.enabled=true", "gateway.tls.secretName=tls"), "set loadTest.url to a name that the certificate has"),
 }  # fmt: skip
 
 
@@ -70,6 +90,14 @@ SCHEMA = {
     "wrong type": ("gateway.replicas=many", "want integer"),
     "short digest": ("images.gateway.digest=sha256:abc", "does not match pattern"),
     "short token": ("engineToken.value=secret", "does not match pattern"),
+    "no process": ("gateway.workers=0", "minimum"),
+    "privileged port": ("gateway.operations.port=80", "minimum"),
+    "old TLS": ("gateway.tls.minimumVersion=1.1", "must be one of"),
+    "Redis by another protocol": ("redis.url=http://redis", "does not match pattern"),
+    "collector without scheme": ("gateway.tracing.endpoint=otel:4318", "does not match pattern"),
+    "more than all traces": ("gateway.tracing.sampleRatio=2", "maximum"),
+    "price of nothing": ('gateway.ledger.prices:={"m":{"inputs":1}}', "'inputs' not allowed"),
+    "negative price": ('gateway.ledger.prices:={"m":{"input":-1}}', "minimum"),
     "negative replicas": ("gateway.replicas=-1", "minimum"),
 }
 
@@ -79,6 +107,16 @@ def test_the_schema_refuses(name: str) -> None:
     text, reason = SCHEMA[name]
     with pytest.raises(RenderError, match=reason):
         render(text)
+
+
+def test_what_is_no_contradiction_renders() -> None:
+    render("gateway.workers=4", "gateway.resources.limits.cpu=4")
+    render("gateway.workers=4", "gateway.resources.limits.cpu:=4.0")
+    render("gateway.resources.limits.cpu=500m")  # one process may have less than a core
+    monitor = ("gateway.operations.enabled=false", "monitoring.serviceMonitor.enabled=true")
+    render(*monitor)  # without keys /metrics is open
+    render(*monitor, KEYS, "gateway.config.admission.protect_metrics=false")
+    render("monitoring.serviceMonitor.enabled=true", "networkPolicy.enabled=false")
 
 
 def test_a_parent_charts_global_values_are_welcome() -> None:

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from tests.deploy.chart.matrix import MATRIX, rendered
+from tests.deploy.chart.matrix import MATRIX, SCRAPER, rendered
 from tests.deploy.chart.rendering import Object, pod_of
 
 WORKLOADS = {"Deployment", "StatefulSet", "LeaderWorkerSet", "Job", "Pod"}
@@ -126,10 +126,66 @@ def test_exceptions_lie_within_their_block() -> None:
 
 def test_a_closed_gateway_still_admits_prometheus_and_the_charts_own_test() -> None:
     rules = rendered("closed").one("NetworkPolicy", "-gateway")["spec"]["ingress"]
+    assert [r["ports"] for r in rules] == [[{"port": "http"}], [{"port": "http"}], [{"port": "operations"}]]
     assert [sorted(r["from"][0]) for r in rules] == [["namespaceSelector"], ["podSelector"], ["namespaceSelector"]]
-    assert rules[2]["from"][0]["namespaceSelector"]["matchLabels"] == {"name": "monitoring"}
+    assert rules[2]["from"] == [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}]
     test = rendered("closed").one("Pod")
     assert rules[1]["from"][0]["podSelector"]["matchLabels"].items() <= test["metadata"]["labels"].items()
+
+
+@pytest.mark.parametrize("name", MATRIX)
+def test_the_port_without_keys_is_reached_by_named_scrapers_only(name: str) -> None:
+    out = rendered(name)
+    ways = [o for o in out.objects if o["kind"] in {"Ingress", "HTTPRoute", "InferencePool"}]
+    ways += [s for s in out.all("Service") if s["metadata"]["name"].endswith("-gateway")]
+    assert "operations" not in json.dumps(ways) and "9090" not in json.dumps(ways)
+    for policy in [p for p in out.all("NetworkPolicy") if p["metadata"]["name"].endswith("-gateway")]:
+        rules = [r for r in policy["spec"]["ingress"] if {"port": "operations"} in r["ports"]]
+        assert all("ports" in r for r in policy["spec"]["ingress"]), "a rule without ports admits to every port"
+        if name in ("closed", "everything", "three-engines"):
+            [rule] = rules
+            assert rule["from"] == [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}]
+        else:
+            assert not rules
+
+
+def test_a_scraper_of_the_only_port_is_admitted_there() -> None:
+    rules = rendered("one-port").one("NetworkPolicy", "-gateway")["spec"]["ingress"]
+    assert rules[2] == {"ports": [{"port": "http"}], "from": [{"namespaceSelector": {}}]}
+    named = rendered("one-port", SCRAPER).one("NetworkPolicy", "-gateway")["spec"]["ingress"]
+    assert named[2]["from"] == [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}]
+
+
+def test_the_way_to_redis_and_the_collector_is_open_and_no_wider() -> None:
+    def egress(name: str, *more: str) -> list[Object]:
+        return rendered(name, *more).one("NetworkPolicy", "-gateway")["spec"]["egress"]
+
+    assert {"ports": [{"port": 6380}], "to": [{"ipBlock": {"cidr": "10.1.2.3/32"}}]} in egress("closed")
+    rules = egress("everything")
+    assert {"ports": [{"port": 6379}]} in rules, "Redis' own port, when the URL names none"
+    to = [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}]
+    assert {"ports": [{"port": 4318}], "to": to} in rules
+    without_port = egress("cpu-demo", "gateway.tracing.endpoint=https://otel.example.org/otlp")
+    assert {"ports": [{"port": 443}]} in without_port
+    assert {"ports": [{"port": 80}]} in egress("cpu-demo", "gateway.tracing.endpoint=http://otel")
+    assert len(egress("cpu-demo")) == 3, "names, engines, media: nothing else by default"
+
+
+def test_secrets_of_features_stay_secrets() -> None:
+    out = rendered("everything")
+    pod = pod_of(out.one("Deployment", "-gateway"))
+    env = {e["name"]: e.get("valueFrom", {}).get("secretKeyRef") for e in pod["containers"][0]["env"]}
+    assert env["CATALEJO_ADMISSION__REDIS_PASSWORD"] == {"name": "redis", "key": "password"}
+    assert env["CATALEJO_OBSERVABILITY__TRACING__HEADERS"] == {"name": "otel", "key": "headers"}
+    mounted = {v["name"]: v["secret"] for v in pod["volumes"] if "secret" in v}
+    assert mounted["tls"] == {
+        "secretName": "tls",
+        "defaultMode": 0o440,
+        "items": [{"key": "tls.crt", "path": "tls.crt"}, {"key": "tls.key", "path": "tls.key"}],
+    }
+    assert mounted["redis-ca"] == {"secretName": "redis-ca", "items": [{"key": "ca.crt", "path": "ca.crt"}]}
+    [test] = [v["secret"] for v in pod_of(out.one("Pod"))["volumes"]]
+    assert test == {"secretName": "tls", "items": [{"key": "tls.crt", "path": "tls.crt"}]}, "not the private key"
 
 
 def test_the_token_is_generated_shared_and_not_guessable() -> None:

@@ -138,7 +138,7 @@ async def gateway(folder: Path, **config: Any) -> AsyncIterator[Gateway]:
 
 
 def tenant(*keys: str, **more: Any) -> dict[str, Any]:
-    return {"tenants": [{"name": "acme", "api_keys": list(keys), **more}]}
+    return {"protect_metrics": False, "tenants": [{"name": "acme", "api_keys": list(keys), **more}]}
 
 
 async def test_streams_run_on_while_keys_names_engines_limits_and_level_change(tmp_path: Path) -> None:

@@ -56,7 +56,10 @@ class GatewayProcess:
             "port": port,
             "model_path": str(ROOT / "engine/checkpoints/tiny"),
             "engines": [{"url": e.url, "name": e.name} for e in engines],
-            "admission": {"tenants": [{"name": n, "api_keys": [k]} for n, k in TENANTS.items()]},
+            "admission": {
+                "protect_metrics": False,
+                "tenants": [{"name": n, "api_keys": [k]} for n, k in TENANTS.items()],
+            },
             "media": {"cache_bytes": 4 << 20, "video_workers": 0, "image_threads": 1},
             "routing": {
                 "index_tokens_per_worker": 1 << 16,

@@ -8,6 +8,8 @@
 {{- include "catalejo.checkEngine" . -}}
 {{- include "catalejo.checkScaling" . -}}
 {{- include "catalejo.checkAccess" . -}}
+{{- include "catalejo.checkOperations" . -}}
+{{- include "catalejo.checkConnections" . -}}
 {{- include "catalejo.checkConfig" . -}}
 {{- end }}
 
@@ -78,7 +80,7 @@
 {{- define "catalejo.checkAccess" -}}
 {{- $v := .Values -}}
 {{- $auth := $v.gateway.auth -}}
-{{- $keys := or $auth.apiKeys $auth.apiKeysSecret.name $auth.tenantsSecret.name -}}
+{{- $keys := include "catalejo.hasKeys" . -}}
 {{- if and $auth.apiKeys $auth.apiKeysSecret.name }}{{ fail "gateway.auth has apiKeys and apiKeysSecret: keep one." }}{{ end -}}
 {{- if and (not $keys) (not $auth.allowAnonymous) (or $v.ingress.enabled $v.httpRoute.enabled (ne $v.gateway.service.type "ClusterIP")) }}{{ fail "the gateway would be open to anybody outside the cluster: set gateway.auth.apiKeys, apiKeysSecret or tenantsSecret, or gateway.auth.allowAnonymous to true." }}{{ end -}}
 {{- if and $v.ingress.enabled (not $v.ingress.hosts) }}{{ fail "ingress.enabled is true: set ingress.hosts." }}{{ end -}}
@@ -88,11 +90,48 @@
 {{- if and $v.inferencePool.enabled (eq $v.inferencePool.target "engine") (not $v.engine.enabled) }}{{ fail "inferencePool.target is engine, but engine.enabled is false: the pool would be empty." }}{{ end -}}
 {{- end }}
 
+{{- define "catalejo.checkOperations" -}}
+{{- $g := .Values.gateway -}}
+{{- $m := .Values.monitoring.serviceMonitor -}}
+{{- if $g.operations.enabled -}}
+  {{- if eq (int $g.operations.port) 8000 }}{{ fail "gateway.operations.port is 8000, where the pods serve clients: choose another, e.g. 9090." }}{{ end -}}
+  {{- if and $m.enabled .Values.networkPolicy.enabled (not .Values.networkPolicy.metricsFrom) }}{{ fail "monitoring.serviceMonitor.enabled is true, but networkPolicy.metricsFrom is empty, so nobody reaches the operators' port: name Prometheus there, e.g. [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: monitoring}}}]." }}{{ end -}}
+  {{- if $m.keySecret.name }}{{ fail "monitoring.serviceMonitor.keySecret has no use with gateway.operations.enabled, whose port asks for no key: remove it." }}{{ end -}}
+{{- else -}}
+  {{- if $g.operations.debug }}{{ fail "gateway.operations.debug is true, but gateway.operations.enabled is false, and only that port serves /debug: enable it." }}{{ end -}}
+  {{- $open := eq (toString (dig "admission" "protect_metrics" true $g.config)) "false" -}}
+  {{- if and $m.enabled (include "catalejo.hasKeys" .) (not $open) (not $m.keySecret.name) }}{{ fail "monitoring.serviceMonitor.enabled is true, but /metrics of the main port needs a key: set monitoring.serviceMonitor.keySecret.name to a Secret with a key of scope metrics, or gateway.operations.enabled to true." }}{{ end -}}
+{{- end -}}
+{{- with dig "limits" "cpu" "" $g.resources -}}
+  {{- if lt (int (include "catalejo.milliCpu" .)) (int (mul 1000 $g.workers)) }}{{ if gt (int $g.workers) 1 }}{{ fail (printf "gateway.resources.limits.cpu is %v, but gateway.workers is %d, each about a core: raise the limit to %d or more, or lower workers." . (int $g.workers) (int $g.workers)) }}{{ end }}{{ end -}}
+{{- end -}}
+{{- end }}
+
+{{- define "catalejo.checkConnections" -}}
+{{- $r := .Values.redis -}}
+{{- if and (not $r.url) (or $r.passwordSecret.name $r.caSecret.name $r.cidr) }}{{ fail "redis has a Secret or a network, but redis.url is empty: name the Redis there." }}{{ end -}}
+{{- if contains "@" $r.url }}{{ fail "redis.url has a user or password, which would lie open in a ConfigMap: use redis.passwordSecret (and gateway.config.admission.redis_username)." }}{{ end -}}
+{{- if and $r.caSecret.name (not (hasPrefix "rediss://" $r.url)) }}{{ fail "redis.caSecret is set, but redis.url is without TLS: let it begin with rediss://." }}{{ end -}}
+{{- $g := .Values.gateway -}}
+{{- if and $g.ledger.claimName (not $g.ledger.enabled) }}{{ fail "gateway.ledger.claimName is set, but gateway.ledger.enabled is false: enable it." }}{{ end -}}
+{{- if and $g.tracing.headersSecret.name (not $g.tracing.endpoint) }}{{ fail "gateway.tracing.headersSecret is set, but gateway.tracing.endpoint is empty: name the collector." }}{{ end -}}
+{{- if and .Values.networkPolicy.tracesTo (not $g.tracing.endpoint) }}{{ fail "networkPolicy.tracesTo is set, but gateway.tracing.endpoint is empty: name the collector." }}{{ end -}}
+{{- if and .Values.loadTest.enabled $g.tls.secretName (not .Values.loadTest.url) }}{{ fail "loadTest.enabled with gateway.tls: set loadTest.url to a name that the certificate has." }}{{ end -}}
+{{- end }}
+
 {{- define "catalejo.checkConfig" -}}
-{{- $instead := dict "host" "nothing (pods listen on every address)" "port" "gateway.service.port" "model_path" "weights.*" "model_name" "model.name" "model_aliases" "model.aliases" "context_length" "model.contextLength" "engines" "engine.replicas or engine.external" "discovery" "gateway.discovery" "engine_token" "engineToken" "shutdown_grace_s" "gateway.drain.drainSeconds" -}}
+{{- $instead := dict "host" "nothing (pods listen on every address)" "port" "gateway.service.port" "model_path" "weights.*" "model_name" "model.name" "model_aliases" "model.aliases" "context_length" "model.contextLength" "engines" "engine.replicas or engine.external" "discovery" "gateway.discovery" "engine_token" "engineToken" "shutdown_grace_s" "gateway.drain.drainSeconds" "workers" "gateway.workers" "operations" "gateway.operations" "tls" "gateway.tls" -}}
 {{- range $key, $value := .Values.gateway.config -}}
   {{- if hasKey $instead $key }}{{ fail (printf "gateway.config.%s is written by the chart: use %s." $key (get $instead $key)) }}{{ end -}}
 {{- end -}}
 {{- $admission := default dict .Values.gateway.config.admission -}}
 {{- if or $admission.api_keys $admission.tenants }}{{ fail "gateway.config.admission has keys or tenants, which would lie open in a ConfigMap: put them into gateway.auth." }}{{ end -}}
+{{- range $key, $value := dict "redis_url" "redis.url" "redis_password" "redis.passwordSecret" "redis_ca_file" "redis.caSecret" -}}
+  {{- if hasKey $admission $key }}{{ fail (printf "gateway.config.admission.%s is written by the chart: use %s." $key $value) }}{{ end -}}
+{{- end -}}
+{{- $seen := default dict .Values.gateway.config.observability -}}
+{{- if dig "ledger" "path" "" $seen }}{{ fail "gateway.config.observability.ledger.path is written by the chart: use gateway.ledger." }}{{ end -}}
+{{- range $key, $value := dict "endpoint" "gateway.tracing.endpoint" "headers" "gateway.tracing.headersSecret" -}}
+  {{- if hasKey (default dict $seen.tracing) $key }}{{ fail (printf "gateway.config.observability.tracing.%s is written by the chart: use %s." $key $value) }}{{ end -}}
+{{- end -}}
 {{- end }}

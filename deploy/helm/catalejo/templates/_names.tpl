@@ -25,6 +25,24 @@
 {{- end }}
 {{- end }}
 
+{{/* The port of a URL: dict "url" "redis://host:6380/0" "default" 6379 */}}
+{{- define "catalejo.urlPort" -}}
+{{- $found := regexFind ":[0-9]+$" (urlParse .url).host -}}
+{{ default .default (trimPrefix ":" $found) }}
+{{- end }}
+
+{{/* "true" when gateways ask for keys, else nothing. */}}
+{{- define "catalejo.hasKeys" -}}
+{{- $auth := .Values.gateway.auth -}}
+{{- if or $auth.apiKeys $auth.apiKeysSecret.name $auth.tenantsSecret.name }}true{{ end -}}
+{{- end }}
+
+{{/* A CPU quantity ("250m", "2", 1.5) in thousandths. */}}
+{{- define "catalejo.milliCpu" -}}
+{{- $text := toString . -}}
+{{- if hasSuffix "m" $text }}{{ trimSuffix "m" $text }}{{ else }}{{ mulf (float64 $text) 1000 | int }}{{ end -}}
+{{- end }}
+
 {{/* "true" when gateways look for engines themselves, else nothing. */}}
 {{- define "catalejo.discovers" -}}
 {{- if and .Values.engine.enabled (ne .Values.gateway.discovery.source "static") }}true{{ end -}}

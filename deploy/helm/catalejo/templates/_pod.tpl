@@ -38,7 +38,7 @@ priorityClassName: {{ . }}
 
 {{/* The URL of the gateway inside the cluster. */}}
 {{- define "catalejo.gatewayUrl" -}}
-http://{{ include "catalejo.gateway" . }}.{{ .Release.Namespace }}.svc:{{ .Values.gateway.service.port }}
+{{ ternary "https" "http" (ne .Values.gateway.tls.secretName "") }}://{{ include "catalejo.gateway" . }}.{{ .Release.Namespace }}.svc:{{ .Values.gateway.service.port }}
 {{- end }}
 
 {{/* An API key for the helm test and the load test, if any. */}}

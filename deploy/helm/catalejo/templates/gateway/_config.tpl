@@ -30,7 +30,27 @@ endpointslices: {service: {{ $service }}, namespace: {{ .Release.Namespace }}, p
 {{- end }}
 {{- end }}
 
+{{/* What shared limits, ledger and traces are set to; secrets come through the environment (_env.tpl). */}}
+{{- define "catalejo.redisConfig" -}}
+redis_url: {{ .Values.redis.url | quote }}
+{{- if .Values.redis.caSecret.name }}
+redis_ca_file: /etc/catalejo-redis/ca.crt
+{{- end }}
+{{- end }}
+
+{{- define "catalejo.observabilityConfig" -}}
+{{- $l := .Values.gateway.ledger -}}
+{{- $t := .Values.gateway.tracing -}}
+{{- if $l.enabled }}
+ledger: {format: {{ $l.format }}, retention_days: {{ int $l.retentionDays }}, currency: {{ $l.currency | quote }}, prices: {{ toJson $l.prices }}}
+{{- end }}
+{{- if $t.endpoint }}
+tracing: {endpoint: {{ $t.endpoint | quote }}, sample_ratio: {{ $t.sampleRatio }}}
+{{- end }}
+{{- end }}
+
 {{- define "catalejo.gatewayConfig" -}}
+{{- $g := .Values.gateway -}}
 {{- $config := dict
   "host" "0.0.0.0"
   "port" 8000
@@ -41,5 +61,10 @@ endpointslices: {service: {{ $service }}, namespace: {{ .Release.Namespace }}, p
   "engines" (include "catalejo.engines" . | fromYamlArray) -}}
 {{- if include "catalejo.discovers" . }}{{ $_ := set $config "discovery" (include "catalejo.discovery" . | fromYaml) }}{{ end -}}
 {{- if .Values.model.contextLength }}{{ $_ := set $config "context_length" (int .Values.model.contextLength) }}{{ end -}}
+{{- if gt (int $g.workers) 1 }}{{ $_ := set $config "workers" (int $g.workers) }}{{ end -}}
+{{- if $g.operations.enabled }}{{ $_ := set $config "operations" (dict "host" "0.0.0.0" "port" (int $g.operations.port) "debug" $g.operations.debug) }}{{ end -}}
+{{- if $g.tls.secretName }}{{ $_ := set $config "tls" (dict "certificate" "/etc/catalejo-tls/tls.crt" "key" "/etc/catalejo-tls/tls.key" "minimum_version" $g.tls.minimumVersion) }}{{ end -}}
+{{- if .Values.redis.url }}{{ $_ := set $config "admission" (include "catalejo.redisConfig" . | fromYaml) }}{{ end -}}
+{{- if or $g.ledger.enabled $g.tracing.endpoint }}{{ $_ := set $config "observability" (include "catalejo.observabilityConfig" . | fromYaml) }}{{ end -}}
 {{- toYaml (mustMergeOverwrite $config (deepCopy .Values.gateway.config)) -}}
 {{- end }}
