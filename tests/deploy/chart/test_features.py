@@ -1,5 +1,4 @@
-"""What the chart writes for ports, TLS, processes, Redis, ledger and traces, as the gateway itself reads it; and a gateway that
-is started with it."""
+"""What the chart writes for ports, TLS, processes, Redis, ledger and traces, as the gateway itself reads it."""
 
 from __future__ import annotations
 
