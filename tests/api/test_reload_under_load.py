@@ -49,7 +49,7 @@ async def test_no_request_notices_twenty_reloads(next_tiny: Path) -> None:
                 await asyncio.sleep(0.02)
 
         await asyncio.gather(operator(), *(client(n) for n in range(12)))
-        assert len(second.requests()) > 0 and t.counts()["m3"] > 0 and t.counts()["small"] > 0
+        assert len(second.requests()) + sum(t.counts().values()) == 12 * 6, "each went to one engine, once"
         await t.stack.settled()
         assert (await t.stack.chat("Hi", model="turn-19", max_tokens=1)).status == 200
         assert (await t.stack.chat("Hi", model="turn-18")).status == 404

@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
 from loadtest.cli import app
-from loadtest.executor import Health, Load
+from loadtest.load import Health, Load
 from loadtest.metrics.rates import Objectives
 from loadtest.report import files, push
 from loadtest.report.summary import result

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from loadtest import spool, workers
-from loadtest.executor import Executor, Health, Load
+from loadtest.executor import Executor
 from loadtest.live import Live
+from loadtest.load import Health, Load
 from loadtest.payloads.conversation import Sessions
 from loadtest.payloads.text import Calibration
 from loadtest.running import Options, Target, run
