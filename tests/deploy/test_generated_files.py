@@ -21,8 +21,8 @@ def test_generated_files_are_fresh(script: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_values_yaml_stays_under_600_lines() -> None:
-    assert len(VALUES.splitlines()) < 600
+def test_values_yaml_stays_under_700_lines() -> None:
+    assert len(VALUES.splitlines()) < 700
 
 
 def test_a_key_without_a_sentence_is_named() -> None:

@@ -9,6 +9,7 @@ import pytest
 from tests.deploy.chart.matrix import CLAIM, DEMO, H100, H200, KEYS
 from tests.deploy.chart.rendering import RenderError, render
 
+KEY_OF_SCRAPER = "monitoring.serviceMonitor.keySecret.name=scraper"
 POOL = ("inferencePool.enabled=true", "inferencePool.endpointPicker.name=picker")
 
 CONTRADICTIONS = {
@@ -58,9 +59,13 @@ CONTRADICTIONS = {
     "a scraper without a key": (DEMO, (KEYS, "gateway.operations.enabled=false", "monitoring.serviceMonitor.enabled=true"), "set monitoring.serviceMonitor.keySecret.name to a Secret with a key of scope metrics"),
     "debug on no port": (DEMO, ("gateway.operations.enabled=false", "gateway.operations.debug=true"), "only that port serves /debug"),
     "more processes than cores": (DEMO, ("gateway.workers=4", "gateway.resources.limits.cpu=3500m"), "gateway.resources.limits.cpu is 3500m, but gateway.workers is 4, each about a core: raise the limit to 4 or more"),
+    "a port that no host has": (DEMO, ("redis.url=redis://redis:70000/0",), 'the port 70000 of "redis://redis:70000/0" is outside 1 to 65535'),
+    "a section that is none": (DEMO, ("gateway.config.observability=x",), "gateway.config.observability is x: make it a mapping"),
+    "a part that is none": (DEMO, ("gateway.config.observability.tracing=x",), "gateway.config.observability.tracing is x: make it a mapping"),
     "password of no Redis": (DEMO, ("redis.passwordSecret.name=p",), "redis.url is empty: name the Redis there"),
     "network of no Redis": (DEMO, ("redis.cidr=10.0.0.0/8",), "redis.url is empty: name the Redis there"),
     "password in the URL": (DEMO, ("redis.url=redis://:secret@redis/0",), "redis.url has a user or password, which would lie open in a ConfigMap"),
+    "password behind the URL": (DEMO, ("redis.url=redis://redis/0?password=secret",), "which would lie open in a ConfigMap"),
     "authority without TLS": (DEMO, ("redis.url=redis://redis/0", "redis.caSecret.name=ca"), "redis.url is without TLS: let it begin with rediss://"),
     "Redis in the configuration": (DEMO, ("gateway.config.admission.redis_url=redis://redis",), "gateway.config.admission.redis_url is written by the chart: use redis.url"),
     "ledger in the configuration": (DEMO, ("gateway.config.observability.ledger.path=/tmp/u",), "use gateway.ledger"),
@@ -94,6 +99,7 @@ SCHEMA = {
     "privileged port": ("gateway.operations.port=80", "minimum"),
     "old TLS": ("gateway.tls.minimumVersion=1.1", "must be one of"),
     "Redis by another protocol": ("redis.url=http://redis", "does not match pattern"),
+    "a port that is no number": ("redis.url=redis://redis:port/0", "does not match pattern"),
     "collector without scheme": ("gateway.tracing.endpoint=otel:4318", "does not match pattern"),
     "more than all traces": ("gateway.tracing.sampleRatio=2", "maximum"),
     "price of nothing": ('gateway.ledger.prices:={"m":{"inputs":1}}', "'inputs' not allowed"),
@@ -114,6 +120,15 @@ def test_what_is_no_contradiction_renders() -> None:
     render("gateway.workers=4", "gateway.resources.limits.cpu:=4.0")
     render("gateway.resources.limits.cpu=500m")  # one process may have less than a core
     monitor = ("gateway.operations.enabled=false", "monitoring.serviceMonitor.enabled=true")
+    render('gateway.resources:={"requests":{"cpu":null},"limits":null}', "gateway.workers=2")
+    render(
+        'gateway.config:={"observability":{"ledger":null,"tracing":null},"admission":null}',
+        *monitor,
+        KEYS,
+        KEY_OF_SCRAPER,
+    )
+    render("gateway.config=null", "gateway.resources=null")
+    render("redis.url=redis://[fd00::1]:6379/0")
     render(*monitor)  # without keys /metrics is open
     render(*monitor, KEYS, "gateway.config.admission.protect_metrics=false")
     render("monitoring.serviceMonitor.enabled=true", "networkPolicy.enabled=false")

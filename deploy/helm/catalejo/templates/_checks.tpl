@@ -2,6 +2,9 @@
 
 {{- define "catalejo.checks" -}}
 {{- $v := .Values -}}
+{{- range $key := list "admission" "observability" -}}
+  {{- $part := get (default dict $v.gateway.config) $key }}{{ if not (or (kindIs "map" $part) (not $part)) }}{{ fail (printf "gateway.config.%s is %v: make it a mapping." $key $part) }}{{ end -}}
+{{- end -}}
 {{- include "catalejo.checkWeights" . -}}
 {{- include "catalejo.checkDrain" (dict "name" "gateway" "drain" $v.gateway.drain) -}}
 {{- include "catalejo.checkRollout" (dict "name" "gateway" "part" $v.gateway) -}}
@@ -99,10 +102,10 @@
   {{- if $m.keySecret.name }}{{ fail "monitoring.serviceMonitor.keySecret has no use with gateway.operations.enabled, whose port asks for no key: remove it." }}{{ end -}}
 {{- else -}}
   {{- if $g.operations.debug }}{{ fail "gateway.operations.debug is true, but gateway.operations.enabled is false, and only that port serves /debug: enable it." }}{{ end -}}
-  {{- $open := eq (toString (dig "admission" "protect_metrics" true $g.config)) "false" -}}
+  {{- $open := eq (toString (get (default dict (get (default dict $g.config) "admission")) "protect_metrics")) "false" -}}
   {{- if and $m.enabled (include "catalejo.hasKeys" .) (not $open) (not $m.keySecret.name) }}{{ fail "monitoring.serviceMonitor.enabled is true, but /metrics of the main port needs a key: set monitoring.serviceMonitor.keySecret.name to a Secret with a key of scope metrics, or gateway.operations.enabled to true." }}{{ end -}}
 {{- end -}}
-{{- with dig "limits" "cpu" "" $g.resources -}}
+{{- with get (default dict (get (default dict $g.resources) "limits")) "cpu" -}}
   {{- if lt (int (include "catalejo.milliCpu" .)) (int (mul 1000 $g.workers)) }}{{ if gt (int $g.workers) 1 }}{{ fail (printf "gateway.resources.limits.cpu is %v, but gateway.workers is %d, each about a core: raise the limit to %d or more, or lower workers." . (int $g.workers) (int $g.workers)) }}{{ end }}{{ end -}}
 {{- end -}}
 {{- end }}
@@ -110,7 +113,7 @@
 {{- define "catalejo.checkConnections" -}}
 {{- $r := .Values.redis -}}
 {{- if and (not $r.url) (or $r.passwordSecret.name $r.caSecret.name $r.cidr) }}{{ fail "redis has a Secret or a network, but redis.url is empty: name the Redis there." }}{{ end -}}
-{{- if contains "@" $r.url }}{{ fail "redis.url has a user or password, which would lie open in a ConfigMap: use redis.passwordSecret (and gateway.config.admission.redis_username)." }}{{ end -}}
+{{- if or (contains "@" $r.url) (contains "password=" $r.url) }}{{ fail "redis.url has a user or password, which would lie open in a ConfigMap: use redis.passwordSecret (and gateway.config.admission.redis_username)." }}{{ end -}}
 {{- if and $r.caSecret.name (not (hasPrefix "rediss://" $r.url)) }}{{ fail "redis.caSecret is set, but redis.url is without TLS: let it begin with rediss://." }}{{ end -}}
 {{- $g := .Values.gateway -}}
 {{- if and $g.ledger.claimName (not $g.ledger.enabled) }}{{ fail "gateway.ledger.claimName is set, but gateway.ledger.enabled is false: enable it." }}{{ end -}}
@@ -124,13 +127,17 @@
 {{- range $key, $value := .Values.gateway.config -}}
   {{- if hasKey $instead $key }}{{ fail (printf "gateway.config.%s is written by the chart: use %s." $key (get $instead $key)) }}{{ end -}}
 {{- end -}}
-{{- $admission := default dict .Values.gateway.config.admission -}}
+{{- $config := default dict .Values.gateway.config -}}
+{{- $admission := default dict $config.admission -}}
 {{- if or $admission.api_keys $admission.tenants }}{{ fail "gateway.config.admission has keys or tenants, which would lie open in a ConfigMap: put them into gateway.auth." }}{{ end -}}
 {{- range $key, $value := dict "redis_url" "redis.url" "redis_password" "redis.passwordSecret" "redis_ca_file" "redis.caSecret" -}}
   {{- if hasKey $admission $key }}{{ fail (printf "gateway.config.admission.%s is written by the chart: use %s." $key $value) }}{{ end -}}
 {{- end -}}
-{{- $seen := default dict .Values.gateway.config.observability -}}
-{{- if dig "ledger" "path" "" $seen }}{{ fail "gateway.config.observability.ledger.path is written by the chart: use gateway.ledger." }}{{ end -}}
+{{- $seen := default dict $config.observability -}}
+{{- range $key := list "ledger" "tracing" -}}
+  {{- $part := get $seen $key }}{{ if not (or (kindIs "map" $part) (not $part)) }}{{ fail (printf "gateway.config.observability.%s is %v: make it a mapping." $key $part) }}{{ end -}}
+{{- end -}}
+{{- if hasKey (default dict $seen.ledger) "path" }}{{ fail "gateway.config.observability.ledger.path is written by the chart: use gateway.ledger." }}{{ end -}}
 {{- range $key, $value := dict "endpoint" "gateway.tracing.endpoint" "headers" "gateway.tracing.headersSecret" -}}
   {{- if hasKey (default dict $seen.tracing) $key }}{{ fail (printf "gateway.config.observability.tracing.%s is written by the chart: use %s." $key $value) }}{{ end -}}
 {{- end -}}

@@ -28,7 +28,9 @@
 {{/* The port of a URL: dict "url" "redis://host:6380/0" "default" 6379 */}}
 {{- define "catalejo.urlPort" -}}
 {{- $found := regexFind ":[0-9]+$" (urlParse .url).host -}}
-{{ default .default (trimPrefix ":" $found) }}
+{{- $port := default .default (trimPrefix ":" $found) -}}
+{{- if or (lt (int $port) 1) (gt (int $port) 65535) }}{{ fail (printf "the port %v of %q is outside 1 to 65535: change the URL." $port .url) }}{{ end -}}
+{{ $port }}
 {{- end }}
 
 {{/* "true" when gateways ask for keys, else nothing. */}}

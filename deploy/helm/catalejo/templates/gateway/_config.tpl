@@ -66,5 +66,5 @@ tracing: {endpoint: {{ $t.endpoint | quote }}, sample_ratio: {{ $t.sampleRatio }
 {{- if $g.tls.secretName }}{{ $_ := set $config "tls" (dict "certificate" "/etc/catalejo-tls/tls.crt" "key" "/etc/catalejo-tls/tls.key" "minimum_version" $g.tls.minimumVersion) }}{{ end -}}
 {{- if .Values.redis.url }}{{ $_ := set $config "admission" (include "catalejo.redisConfig" . | fromYaml) }}{{ end -}}
 {{- if or $g.ledger.enabled $g.tracing.endpoint }}{{ $_ := set $config "observability" (include "catalejo.observabilityConfig" . | fromYaml) }}{{ end -}}
-{{- toYaml (mustMergeOverwrite $config (deepCopy .Values.gateway.config)) -}}
+{{- toYaml (mustMergeOverwrite $config (deepCopy (default dict .Values.gateway.config))) -}}
 {{- end }}
