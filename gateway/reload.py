@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from signal import SIGHUP
+from signal import SIG_IGN, SIGHUP, signal
 from time import time
 from typing import Any, Final
 
@@ -51,6 +51,7 @@ class Reloader:
             yield
         finally:
             loop.remove_signal_handler(SIGHUP)
+            signal(SIGHUP, SIG_IGN)  # a gateway that drains is not ended by it
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 

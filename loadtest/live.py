@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from loadtest import workers
-from loadtest.executor import Load
 from loadtest.figures import Figures
+from loadtest.load import Load
 from loadtest.statistics import Histogram, percentile
 
 REFRESH_S = 0.5

@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 
 from loadtest import workers
-from loadtest.executor import Load
+from loadtest.load import Load
 from loadtest.metrics.rates import Objectives
 from loadtest.payloads.text import Calibration, TextSource
 from loadtest.reading import MOST_TOKENS

@@ -116,5 +116,18 @@ class Histogram:
         for index in sorted(self.counts):
             seen += self.counts[index]
             if seen >= rank:
-                return 0.0 if index == 0 else self.floor * math.exp(self._log * (index - 0.5))
+                return self._middle(index)
         raise AssertionError("ranks end at the total")
+
+    def cumulative(self) -> tuple[list[float], list[float]]:
+        """(value, share of values at or about or below it) per bucket."""
+        total, seen = sum(self.counts.values()), 0
+        values, shares = [], []
+        for index in sorted(self.counts):
+            seen += self.counts[index]
+            values.append(self._middle(index))
+            shares.append(seen / total)
+        return values, shares
+
+    def _middle(self, index: int) -> float:
+        return 0.0 if index == 0 else self.floor * math.exp(self._log * (index - 0.5))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadtest.executor import Health, Load
+from loadtest.load import Health, Load
 from loadtest.reading import Sample
 from loadtest.statistics import percentile
 

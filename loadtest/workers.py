@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from loadtest import reading, spool
-from loadtest.executor import Executor, Health, Load
+from loadtest.executor import Executor
 from loadtest.interrupt import Interrupt, interruptible
+from loadtest.load import Health, Load
 from loadtest.payloads.conversation import Sessions, Turn
 from loadtest.payloads.text import Calibration
 from loadtest.replay import TraceBodies, read_trace, share

@@ -26,6 +26,7 @@ from redis.exceptions import RedisError
 
 from gateway.admission.gate import GateFull
 from gateway.admission.limits import Kind, Rates, Reading
+from gateway.admission.redis_scripts import BUCKET, ENTER, LEAVE, RENEW
 from gateway.admission.settings import AdmissionSettings
 from gateway.errors import ApiError
 from gateway.metrics import Metrics
@@ -39,46 +40,6 @@ CONNECTIONS: Final = 32
 POLL_S: Final = (0.02, 0.25)
 """A tenant's first waiter asks for a place again after the first, growing to the second."""
 
-BUCKET: Final = """
-local t = redis.call('TIME')
-local now = t[1] + t[2] / 1000000
-local per, units = tonumber(ARGV[1]), tonumber(ARGV[2])
-local old = redis.call('HMGET', KEYS[1], 'level', 'at', 'per')
-local level, at, was = tonumber(old[1]) or per, tonumber(old[2]) or now, tonumber(old[3]) or per
-level = math.min(was, level + math.max(0, now - at) * was / 60) + per - was
-local wait = 0
-if ARGV[3] == 'take' then
-  local needed = math.min(units, per)
-  if level >= needed then level = level - units else wait = (needed - level) * 60 / per end
-else
-  level = math.min(per, level - units)
-end
-redis.call('HSET', KEYS[1], 'level', string.format('%.6f', level), 'at', string.format('%.6f', now), 'per', per)
-redis.call('PEXPIRE', KEYS[1], math.ceil((per - level) * 60000 / per) + 1000)
-return {string.format('%.6f', level), string.format('%.6f', wait)}
-"""
-"""gateway.admission.limits.Bucket, line by line. A bucket that would be full again is forgotten."""
-
-ENTER: Final = """
-local t = redis.call('TIME')
-local now = t[1] * 1000 + math.floor(t[2] / 1000)
-redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
-if not redis.call('ZSCORE', KEYS[1], ARGV[1]) and redis.call('ZCARD', KEYS[1]) >= tonumber(ARGV[2]) then return 0 end
-redis.call('ZADD', KEYS[1], now + ARGV[3], ARGV[1])
-redis.call('PEXPIRE', KEYS[1], ARGV[3])
-return 1
-"""
-
-LEAVE: Final = "return redis.call('ZREM', KEYS[1], ARGV[1])"
-
-RENEW: Final = """
-local t = redis.call('TIME')
-local now = t[1] * 1000 + math.floor(t[2] / 1000)
-for i = 2, #ARGV do redis.call('ZADD', KEYS[1], now + ARGV[1], ARGV[i]) end
-redis.call('PEXPIRE', KEYS[1], ARGV[1])
-return #ARGV - 1
-"""
-"""Also brings back leases that Redis lost, or never got because it was away."""
 RENEW_AT_ONCE: Final = 500
 
 
@@ -127,7 +88,12 @@ class RedisLimits:
     # ------------------------------------------------------------------------------------------- rates
     async def take(self, tenant: str, kind: Kind, per_minute: int, units: float) -> Reading:
         key = self._key(kind, tenant)
-        got = await self._ask(lambda: self._bucket(keys=[key], args=[per_minute, units, "take"]))
+
+        def undo(task: asyncio.Task[Any]) -> None:
+            if not task.cancelled() and task.exception() is None and float(task.result()[1]) == 0:
+                self.correct(tenant, kind, per_minute, -units)
+
+        got = await self._ask(lambda: self._bucket(keys=[key], args=[per_minute, units, "take"]), undo)
         if got is not None:
             return Reading(float(got[0]), float(got[1]))
         self._refuse_if_closed()
@@ -178,7 +144,7 @@ class RedisLimits:
         held, key = self._held[tenant], self._key("places", tenant)
         args: list[str | int] = [lease, limit, int(self._settings.redis_lease_s * 1000)]
 
-        def undo() -> None:
+        def undo(task: asyncio.Task[Any]) -> None:
             self._spawn(self._give_back(tenant, lease))
 
         got = await self._ask(lambda: self._enter(keys=[key], args=args), undo)
@@ -216,7 +182,7 @@ class RedisLimits:
 
     # ------------------------------------------------------------------------------------------- asking
     async def _ask(
-        self, question: Callable[[], Coroutine[Any, Any, T]], undo: Callable[[], None] | None = None
+        self, question: Callable[[], Coroutine[Any, Any, T]], undo: Callable[[asyncio.Task[T]], None] | None = None
     ) -> T | None:
         """The answer, or None when there is none in time or Redis is known to be away. A question is never cancelled, since
         that would cost its connection: when nobody waits any more it ends by itself and then `undo` is called."""
@@ -229,7 +195,7 @@ class RedisLimits:
             done, _ = await asyncio.wait({task}, timeout=self._settings.redis_timeout_s)
         except asyncio.CancelledError:
             if undo is not None:
-                task.add_done_callback(lambda _: undo())
+                task.add_done_callback(undo)
             raise
         error = task.exception() if done else TimeoutError()
         if error is None:
@@ -238,7 +204,7 @@ class RedisLimits:
         if not isinstance(error, RedisError | OSError):
             raise error
         if undo is not None and not self._settings.redis_fail_open:
-            task.add_done_callback(lambda _: undo())
+            task.add_done_callback(undo)
         self._metrics.redis_failures.inc()
         self._set_up(False, type(error).__name__)
         return None

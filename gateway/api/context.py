@@ -38,6 +38,8 @@ class RequestContext:
     request_id: str
     traceparent: str | None = None
     began: float = field(default_factory=perf_counter)
+    until: float | None = None
+    """Loop time at which engines must have finished; set when the request is first sent to one."""
     tenant: str = "default"
     scopes: frozenset[str] = frozenset()
     """What the request's key may do; gateway/admission/keys.py."""
@@ -60,6 +62,11 @@ class RequestContext:
         finally:
             key = f"{name}_ms"
             self.notes[key] = round(self.notes.get(key, 0.0) + (perf_counter() - began) * 1000, 2)
+
+    @property
+    def too_late(self) -> bool:
+        """Its time at engines is over: it is tried nowhere else."""
+        return self.until is not None and asyncio.get_running_loop().time() >= self.until
 
 
 def context_of(request: Request) -> RequestContext:

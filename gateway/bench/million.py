@@ -136,16 +136,11 @@ def local(tokens: int, chunk: int, checkpoint: Path | None = None) -> dict[str, 
         choices.unlink(missing_ok=True)
         engine, port, cores = free_port(), free_port(), set(os.sched_getaffinity(0))
         sizes = ["--tokens", str(len(first)), "--chunk-tokens", str(chunk)]
+        serve = [*needle, "serve", str(folder), "--port", str(engine), *sizes]
+        front = gateway_command(port, engine, folder / "model")
         with (
-            running(
-                [*needle, "serve", str(folder), "--port", str(engine), *sizes],
-                cores,
-                engine,
-                f"http://127.0.0.1:{engine}/health",
-            ),
-            running(
-                gateway_command(port, engine, folder / "model"), cores, port, f"http://127.0.0.1:{port}/ready"
-            ) as pid,
+            running(serve, cores, engine, f"http://127.0.0.1:{engine}/health"),
+            running(front, cores, port, f"http://127.0.0.1:{port}/ready") as pid,
         ):
             report: dict[str, Any] = {"tokens": len(first), "blocks": -(-len(first) // BLOCK)}
             report["first_token_s"], usage = completion(port, first)

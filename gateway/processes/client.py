@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import shutil
 import signal
 from collections.abc import Callable
 from functools import partial
@@ -34,6 +35,7 @@ class HubClient:
         self._inside = 0
         self._waiting = 0
         self._closing = False
+        self._orphaned = False
 
     async def connect(self) -> None:
         await asyncio.get_running_loop().create_unix_connection(lambda: self._frames, str(self._path))
@@ -41,6 +43,8 @@ class HubClient:
     def close(self) -> None:
         self._closing = True
         self._frames.close()
+        if self._orphaned:  # nobody else is left to remove what the supervisor kept, settings with secrets among it
+            shutil.rmtree(self._path.parent, ignore_errors=True)
 
     def serving(self) -> None:
         """This process is about to accept connections."""
@@ -48,11 +52,19 @@ class HubClient:
 
     # ------------------------------------------------------------------------------------------- rates
     async def take(self, tenant: str, kind: Kind, per_minute: int, units: float) -> Reading:
-        number, answer = self._ask("take", tenant, kind, per_minute, units)
+        _, answer = self._ask("take", tenant, kind, per_minute, units)
         try:
-            return Reading(*await answer)
-        finally:
-            self._asked.pop(number, None)
+            return Reading(*await asyncio.shield(answer))
+        except asyncio.CancelledError:
+            answer.add_done_callback(lambda a: self._give_back(a, tenant, kind, per_minute, units))
+            raise
+
+    def _give_back(
+        self, answer: asyncio.Future[list[Any]], tenant: str, kind: Kind, per_minute: int, units: float
+    ) -> None:
+        """Whoever asked has left: what was taken for him is not used."""
+        if answer.exception() is None and Reading(*answer.result()).wait_s == 0:
+            self.correct(tenant, kind, per_minute, -units)
 
     def correct(self, tenant: str, kind: Kind, per_minute: int, units: float) -> None:
         self._send("correct", tenant, kind, per_minute, units)
@@ -128,15 +140,17 @@ class HubClient:
             if listener := self._listeners.get(topic):
                 listener(payload)
             return
-        answer = self._asked.get(message[0])
+        answer = self._asked.pop(message[0], None)
         if answer is not None and not answer.done():
             answer.set_result(message[1:])
 
     def _lost(self) -> None:
         if not self._closing:
+            self._orphaned = True
             log.error("the supervisor is gone; stopping")
             signal.raise_signal(signal.SIGTERM)
-        for answer in self._asked.values():
+        asked, self._asked = self._asked, {}
+        for answer in asked.values():
             if not answer.done():
                 answer.set_exception(_gone())
 

@@ -30,7 +30,7 @@ from gateway.config import ConfigError, Settings, load, revealed
 from gateway.metrics import FILES
 from gateway.processes.children import end_with_parent
 from gateway.processes.hub import Hub
-from gateway.processes.sockets import close, port_of, reserve, tls_context
+from gateway.processes.sockets import ListenError, close, port_of, reserve, tls_context
 from gateway.processes.worker import Order
 from gateway.reload import merged, mistakes_of
 
@@ -38,6 +38,7 @@ log = logging.getLogger("catalejo.processes")
 TICK_S: Final = 0.1
 PAUSE_S: Final = (0.5, 30.0)
 """Before a process that died without having served is started again: doubling from the first to the second."""
+SOCKET_PATH_BYTES: Final = 107
 STOP_MARGIN_S: Final = 15.0
 """Beyond `shutdown_grace_s`, for closing what the gateway holds."""
 
@@ -78,6 +79,8 @@ class Supervisor:
             self._folder = folder
             self._port = port_of(main)
             self._operations_port = port_of(second) if second else None
+            if len(os.fsencode(folder / "hub.sock")) > SOCKET_PATH_BYTES:
+                raise ListenError(f"{folder} is too long a path for a Unix socket; set TMPDIR to a shorter one")
             for name in ("metrics", "files"):
                 (folder / name).mkdir(mode=0o700)
             self._write_settings()

@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 import aiohttp
 import numpy as np
@@ -66,6 +66,7 @@ class Router:
         self._look = asyncio.Event()
         """Set: an engine may be gone or new, do not wait for the next round of checks."""
         self._health: asyncio.Task[None] | None = None
+        self._meeting: asyncio.Future[Any] | None = None
         self.on_sent: Callable[[str, RouteRequest], None] | None = None
         """Told of every decision that `heard` of another process's router has a use for."""
         self.elsewhere = Elsewhere()
@@ -103,7 +104,7 @@ class Router:
             self._discovery = asyncio.create_task(self._discover(self._source), name="engine discovery")
 
     async def close(self) -> None:
-        for task in (self._discovery, self._health):
+        for task in (self._discovery, self._health, self._meeting):
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
@@ -210,6 +211,17 @@ class Router:
         self._metrics.routing_decisions.labels(self._settings.policy, choice.reason).inc()
         worker = next(w for w in usable if w.name == choice.name)
         return worker, max(0, request.prompt_tokens - choice.cached_tokens)
+
+    async def meet(self) -> bool:
+        """Waits until engines that are new, and were never asked for their health, have been: where all are replaced at once
+        nobody else could serve. False when there are none."""
+        if self._meeting is None or self._meeting.done():
+            new = [w for w in self.workers if not w.asked]
+            if not new:
+                return False
+            self._meeting = asyncio.gather(*(self._check(w) for w in new))
+        await asyncio.shield(self._meeting)
+        return True
 
     def loads(self) -> dict[str, Load]:
         """What this process runs on each engine, for `elsewhere` of the others."""

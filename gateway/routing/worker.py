@@ -54,6 +54,8 @@ class Worker:
         self.client = client
         self.name = client.name
         self.healthy = False
+        self.asked = False
+        """It was asked for its health, and answered or not."""
         self.draining = False
         """No new requests by an operator's word; what runs there finishes."""
         self.silent = False
@@ -134,6 +136,7 @@ class Worker:
 
         One late answer is no death: a busy engine answers late. It is lost after `health_failures` silences in a row, or
         at once when nothing listens or it says itself that it is not well."""
+        self.asked = True
         if status.healthy:
             self._silences = 0
             self.reported_load = status.load

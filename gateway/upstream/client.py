@@ -103,20 +103,24 @@ class EngineClient:
         request: GenerateRequest,
         known_media: frozenset[str] = frozenset(),
         on_missing: Callable[[Iterable[str]], None] = lambda hashes: None,
+        until: float | None = None,
     ) -> GenerationStream:
-        """Sends the request; items whose hash is in `known_media` go without their rows, at first. Raises ApiError."""
+        """Sends the request; items whose hash is in `known_media` go without their rows, at first. `until`: the `deadline()` of
+        the request's first engine, if this is not the first. Raises ApiError."""
         if self.stock and request.items:
             raise ApiError("unsupported_parameter", "the engine behind this model takes no media", param="messages")
         bare = replace(request, items=tuple(_bare(i) if i.hash in known_media else i for i in request.items))
         times, loop = self._settings, asyncio.get_running_loop()
         began = loop.time()
-        limits: list[tuple[Phase, float]] = [
-            ("accept", times.accept_timeout_s),
-            ("first_token", times.first_token_timeout_s),
-            ("total", times.total_timeout_s),
-        ]
+        until = self.deadline() if until is None else until
+        limits: dict[Phase, float] = {
+            "accept": times.accept_timeout_s,
+            "first_token": times.first_token_timeout_s,
+            "total": until - began,
+        }
+        phase = min(limits, key=lambda p: limits[p])
         try:
-            async with asyncio.timeout(min(limit for _, limit in limits)) as whole:
+            async with asyncio.timeout(limits[phase]) as whole:
                 response = await self._post(bare)
                 if response.status == 409:
                     body = await _body(response)
@@ -131,7 +135,7 @@ class EngineClient:
             self._count("timeout")
             if not whole.expired():
                 raise EngineTimeout("silence", self.silence_s) from None
-            raise EngineTimeout(*min(limits, key=lambda limit: limit[1])) from None
+            raise EngineTimeout(phase, times.total_timeout_s if phase == "total" else limits[phase]) from None
         except OSError as e:
             self._count("unreachable")
             refused = f"[Errno {errno.ECONNREFUSED}]" in str(e)  # several addresses tried: asyncio joins the texts
@@ -139,8 +143,12 @@ class EngineClient:
         self._count(str(response.status))
         if response.status == 200:
             reader = StockReader() if self.stock else ReplyReader()
-            return GenerationStream(self, request.rid, response, reader, times, began)
+            return GenerationStream(self, request.rid, response, reader, times, began, until)
         raise _as_api_error(response.status, response.headers, (await _body(response)).get("error"))
+
+    def deadline(self) -> float:
+        """Loop time at which the answer to a request that is sent now must be there."""
+        return asyncio.get_running_loop().time() + self._settings.total_timeout_s
 
     async def abort(self, rid: str, reason: str) -> None:
         """Asks the engine to end `rid`; its stream then tells usage and finishes. Failure is harmless: see close."""
@@ -251,8 +259,9 @@ class GenerationStream:
         reader: ReplyReader | StockReader,
         times: UpstreamSettings,
         began: float,
+        until: float,
     ) -> None:
-        """`began`: loop time at which the request was sent."""
+        """Loop times: `began`, at which the request was sent to this engine; `until`, at which the whole answer must be there."""
         self.client = client
         self.rid = rid
         self._response = response
@@ -260,8 +269,7 @@ class GenerationStream:
         self._times = times
         self._clock = asyncio.get_running_loop().time
         self._first_until = began + times.first_token_timeout_s
-        self.until = began + times.total_timeout_s
-        """Loop time at which the whole answer must be there; a request that moved keeps that of its first engine."""
+        self.until = until
         self.on_first_token: Callable[[], None] | None = None
         self.on_success: Callable[[], None] | None = None
         """The answer came to its end. Acceptance is no success: an engine may take everything and finish nothing."""

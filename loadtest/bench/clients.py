@@ -9,7 +9,7 @@ import time
 import numpy as np
 
 from loadtest.bench.truth import PROMPT_TOKENS, RAMP_S, SECONDS, TOKENS, Seen
-from loadtest.executor import Load
+from loadtest.load import Load
 from loadtest.payloads.text import Calibration
 from loadtest.running import Options, Target, run
 from loadtest.scenario import Scenario

@@ -11,7 +11,7 @@ from loadtest.cli.finish import check_outputs, finish
 from loadtest.cli.options import Client, Output, Server, Slo, Span, fail, finite, takes
 
 if TYPE_CHECKING:
-    from loadtest.executor import Load
+    from loadtest.load import Load
     from loadtest.running import Options
     from loadtest.scenario import Scenario
 
@@ -72,7 +72,7 @@ def run(
     gpus: Annotated[int, typer.Option(min=1, help="GPUs that the price is for")] = 8,
 ) -> None:
     """Push one load and report. Give --rate (open loop) or --concurrency (closed loop)."""
-    from loadtest.executor import Load
+    from loadtest.load import Load
 
     if (rate is None) == (concurrency is None):
         fail("give either --rate (open loop) or --concurrency (closed loop)")
@@ -113,7 +113,7 @@ def sweep(
     """Find the largest load that meets the objectives, confirmed by a second run."""
     from dataclasses import replace
 
-    from loadtest.executor import Load
+    from loadtest.load import Load
     from loadtest.sweep import search
 
     objectives = slo.objectives()
@@ -158,7 +158,7 @@ def replay(
     speed: Annotated[float, typer.Option(help="2 plays the trace twice as fast", min=1e-3, callback=finite)] = 1.0,
 ) -> None:
     """Send recorded traffic again at its own times (Mooncake trace or our access log)."""
-    from loadtest.executor import Load
+    from loadtest.load import Load
     from loadtest.replay import TraceError, read_trace
 
     check_outputs(output)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
-from loadtest.report.plot import cumulative, plot
+from loadtest.report.plot import Series, cumulative, plot
+from loadtest.statistics import Histogram
 
 _STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:1200px;padding:0 1rem;color:#1f2328}
@@ -59,7 +60,8 @@ def _facts(result: dict[str, Any]) -> str:
     return "<table>" + "".join(f"<tr><td>{escape(k)}</td><td>{_cell(v)}</td></tr>" for k, v in pairs) + "</table>"
 
 
-def _plots(samples: list[dict[str, Any]]) -> str:
+def _plots(result: dict[str, Any]) -> str:
+    samples: list[dict[str, Any]] = result["samples"]
     ok = [s for s in samples if not s["error"]]
     start = min((s["due"] for s in samples), default=0.0)
     ttft = [s["ttft"] * 1e3 for s in ok if s["ttft"] is not None]
@@ -73,19 +75,29 @@ def _plots(samples: list[dict[str, Any]]) -> str:
     ]
     figures = [
         plot("TTFT, share of requests at or below", "ms", "%", [("ttft", *cumulative(ttft))] if ttft else []),
+        plot("ITL, share of tokens at or below", "ms", "%", _itl(result["latency_ms"]["itl"])),
         plot("TPOT, share of requests at or below", "ms", "%", [("tpot", *cumulative(tpot))] if tpot else []),
         plot("TTFT over the run", "s", "ms", [("ttft", *_split(timeline))] if timeline else [], points=True),
         plot("Requests running", "s", "requests", [("running", *_split(running))] if running else []),
-        plot("Goodput: requests with TTFT within", "ms", "%", [("all", *cumulative(_within(samples)))] if ttft else []),
+        plot("Goodput: requests with TTFT within", "ms", "%", [("all", *_within(ttft, len(samples)))] if ttft else []),
         plot("Prompt tokens from the cache", "s", "%", [("hit", *_split(hits))] if hits else [], points=True),
     ]  # fmt: skip
     return f'<div class="plots">{"".join(figures)}</div>'
 
 
-def _within(samples: list[dict[str, Any]]) -> list[float]:
-    """TTFT of all requests, a failed one counting as later than every other."""
-    known = [s["ttft"] * 1e3 for s in samples if s["ttft"] is not None and not s["error"]]
-    return known + [max(known) * 1.05] * (len(samples) - len(known))
+def _within(ttft: list[float], requests: int) -> tuple[list[float], list[float]]:
+    """Share of all requests; a failed one meets no bound, so the curve ends below 100 %."""
+    values, shares = cumulative(ttft)
+    return values, [share * len(ttft) / requests for share in shares]
+
+
+def _itl(found: dict[str, Any] | None) -> list[Series]:
+    if not found:
+        return []
+    histogram = Histogram(found["relative_error"])
+    histogram.counts = {int(index): count for index, count in found["histogram"].items()}
+    values, shares = histogram.cumulative()
+    return [("itl", [v * 1e3 for v in values], [100 * share for share in shares])]
 
 
 def _split(pairs: list[tuple[float, float]]) -> tuple[list[float], list[float]]:
@@ -114,6 +126,6 @@ def page(result: dict[str, Any]) -> str:
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Catalejo load test</title>'
         f"<style>{_STYLE}</style></head><body><h1>Load test: {escape(str(result['config'].get('scenario', '')))}</h1>"
         f'<div class="verdict {word.lower()}"><b>{word}</b><ul>{notes}</ul></div>'
-        f"{_latency_table(result)}{_facts(result)}{_plots(result['samples'])}"
+        f"{_latency_table(result)}{_facts(result)}{_plots(result)}"
         f"<h2>What was run</h2><pre>{config}</pre></body></html>\n"
     )

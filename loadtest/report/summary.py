@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from loadtest.executor import Health, Load
+from loadtest.load import Health, Load
 from loadtest.metrics import latency, rates
 from loadtest.reading import Sample
 from loadtest.statistics import Histogram, mean_interval, percentile, percentile_interval

@@ -91,6 +91,8 @@ ODD: list[tuple[str, dict[str, Any], str, str]] = [
     ("audio part", {"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "messages[0].content[0]",
      "invalid_value"),
     ("nothing to continue", {"continue_final_message": True}, "messages[0].role", "invalid_messages"),
+    ("JSON begun elsewhere", {"continue_final_message": True, "response_format": {"type": "json_object"},
+     "messages": [*TURN, {"role": "assistant", "content": "{"}]}, "continue_final_message", "invalid_value"),
     ("anchor", schema({"$ref": "#there", "$defs": {"a": {"$anchor": "there"}}}),
      "response_format.json_schema.schema", "invalid_schema"),
 ]  # fmt: skip

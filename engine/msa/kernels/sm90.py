@@ -36,7 +36,8 @@ class Tuning:
     keys of complete blocks. 1 asks that the kernel just before writes neither; 2 that it writes only the current token's
     keys (with several query rows 2 is taken as 1, since a row's token can complete a block that a later row scores)."""
     share_choice: bool = False
-    """The CTAs of a cluster choose together instead of each for itself (clusters of 2 and more). Not timed on a GPU yet."""
+    """The CTAs of a cluster choose together instead of each for itself (clusters of 2 and more, rings of two). Not timed on
+    a GPU yet."""
 
 
 def choose(shape: DecodeShape, multiprocessors: int) -> Tuning:
@@ -52,7 +53,7 @@ def choose(shape: DecodeShape, multiprocessors: int) -> Tuning:
 
 def sharing(tuning: Tuning) -> Tuning:
     """The same launch with the choice shared by the cluster."""
-    return dataclasses.replace(tuning, share_choice=True)
+    return dataclasses.replace(tuning, share_choice=True, depth=2)
 
 
 def unsupported(shape: DecodeShape) -> str | None:

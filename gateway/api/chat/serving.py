@@ -198,6 +198,9 @@ class ChatService(GenerationService):
             raise ApiError("invalid_value", "'stream_options' needs 'stream': true", param="stream_options")
         if request.metadata and len(json.dumps(request.metadata)) > 16384:
             raise ApiError("string_above_max_length", "'metadata' is larger than 16384 bytes", param="metadata")
+        if request.continue_final_message and request.messages[-1].content and response_format_of(request):
+            message = "'continue_final_message' and 'response_format': a grammar cannot hold what was begun elsewhere"
+            raise ApiError("invalid_value", message, param="continue_final_message")
         check_tools(request, self.settings)
 
 

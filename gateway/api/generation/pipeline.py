@@ -6,15 +6,14 @@ Everything a client can get wrong is refused here or before, so a stream and a p
 
 from __future__ import annotations
 
-import asyncio
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -24,7 +23,8 @@ from gateway.api.context import RequestContext
 from gateway.api.generation.fallback import Alternative, elsewhere
 from gateway.api.generation.logprobs import TokenTexts
 from gateway.api.generation.plan import Plan
-from gateway.api.generation.run import MOVABLE, Opened, Run
+from gateway.api.generation.run import Opened, Run
+from gateway.api.generation.sending import LARGE_PROMPT_TOKENS, Sender, timed
 from gateway.api.generation.text import TextWork, context_exceeded
 from gateway.api.settings import ApiSettings
 from gateway.errors import ApiError
@@ -32,16 +32,12 @@ from gateway.metrics import Metrics, child
 from gateway.observability.usage import RequestUsage
 from gateway.routing.blocks import block_names
 from gateway.routing.router import Router
-from gateway.routing.worker import Worker
-from gateway.upstream.client import EngineUnreachable, GenerationStream
 
 if TYPE_CHECKING:
     from gateway.media.service import MediaService
     from gateway.media.types import PreparedMedia
     from gateway.prompt import Checkpoint, RenderedPrompt
 
-T = TypeVar("T")
-LARGE_PROMPT_TOKENS: Final = 65536
 RECORD_BLOCK_TOKENS: Final = 512  # what loadtest/replay.py and public traces count in
 
 
@@ -78,6 +74,7 @@ class Pipeline:
         self._media = media
         self._router = router
         self._metrics = metrics
+        self._sender = Sender(router, metrics, model_name)
         self.model_name = model_name
         self._context_length = context_length
         self._default_max_tokens = api.default_max_tokens
@@ -196,7 +193,7 @@ class Pipeline:
         self._metrics.overhead.observe(perf_counter() - context.began - inputs.media_s)
         await permit.charge(len(ids))
         try:
-            stream = await self._send(request, plan, context, tried)
+            stream = await self._sender.send(request, plan, context, tried)
         except BaseException:
             permit.settle(-len(ids))  # the engine computed nothing
             raise
@@ -208,7 +205,7 @@ class Pipeline:
             try:
                 if not self._router.others(tried):
                     raise why
-                return replace(opened, stream=await self._send(request, plan, context, tried))
+                return replace(opened, stream=await self._sender.send(request, plan, context, tried))
             except ApiError as e:
                 [other] = await elsewhere(e, others, [replace(inputs, rendered=None)], context, permit)
                 permit.settle(-len(ids))
@@ -222,22 +219,14 @@ class Pipeline:
         # A token is a byte or more, a character at most four.
         return self._checkpoint.decode(rendered.ids[: 4 * limit])[:limit]
 
-    async def _timed(self, step: str, large: bool, work: Callable[[], T]) -> T:
-        began = perf_counter()
-        try:
-            return await asyncio.to_thread(work) if large else work()
-        finally:
-            child(self._metrics.steps, step).observe(perf_counter() - began)
-
     async def _expand(self, rendered: RenderedPrompt, media: Sequence[PreparedMedia]) -> tuple[Any, list[Item]]:
         if not media:
             return np.asarray(rendered.ids, dtype=np.uint32), []
         from gateway.prompt import expand
 
         total = len(rendered.ids) + sum(m.tokens for m in media)
-        return await self._timed(
-            "expand", total > LARGE_PROMPT_TOKENS, lambda: expand(rendered, media, self._checkpoint)
-        )
+        large = total > LARGE_PROMPT_TOKENS
+        return await timed(self._metrics, "expand", large, lambda: expand(rendered, media, self._checkpoint))
 
     def _request(
         self,
@@ -275,53 +264,3 @@ class Pipeline:
             items=tuple(items),
             require=tuple(name for name, on in used.items() if on),
         )
-
-    async def _send(
-        self, request: GenerateRequest, plan: Plan, context: RequestContext, tried: set[str]
-    ) -> GenerationStream:
-        """To the best worker not in `tried`; to another one when it could not be reached or has no place left. `tried`
-        grows by every worker that failed. Closing the stream gives the worker's slot back."""
-        long = len(request.input_ids) > LARGE_PROMPT_TOKENS
-        route = await self._timed(
-            "route",
-            long,
-            lambda: self._router.route_request(request.input_ids, request.items, request.cache_salt, plan.session),
-        )
-        while True:
-            worker, new_tokens = self._router.pick(route, exclude=frozenset(tried))
-            try:
-                with ExitStack() as held:
-                    ticket = held.enter_context(worker.holding(len(request.input_ids), new_tokens))
-                    stream = await self._open(worker, request, plan.route, context)
-                    stream.on_first_token = ticket.computed
-                    stream.on_success, stream.on_failure = worker.succeeded, worker.failed
-                    stream.on_close = held.pop_all().close
-                    return stream
-            except ApiError as e:
-                tried.add(worker.name)
-                if e.code not in MOVABLE or not self._router.others(tried):
-                    raise
-                child(self._metrics.upstream_retries, worker.name, e.code).inc()
-
-    async def _open(
-        self, worker: Worker, request: GenerateRequest, route: str, context: RequestContext
-    ) -> GenerationStream:
-        span = context.trace.engine(worker.name, self.model_name, route, request)
-        if span.traceparent is not None:
-            request = replace(request, traceparent=span.traceparent)
-        try:
-            stream = await worker.client.open(
-                request, worker.known_media(i.hash for i in request.items), worker.forget_media
-            )
-            stream.span = span
-        except BaseException as e:
-            span.end(e.code if isinstance(e, ApiError) else "aborted")
-            if not isinstance(e, ApiError):
-                raise
-            if e.code in ("engine_unavailable", "engine_error", "engine_timeout"):
-                worker.failed()
-            if isinstance(e, EngineUnreachable) and e.refused:
-                self._router.gone(worker)
-            raise
-        worker.remember_media(request.items)
-        return stream

@@ -124,8 +124,7 @@ class Run:
         name = self._stream.client.name
         if self._stream.tokens_seen or failure.code not in MOVABLE:
             return False
-        until = self._stream.until
-        if asyncio.get_running_loop().time() >= until:
+        if self._context.too_late:
             return False
         child(self._metrics.upstream_retries, name, failure.code).inc()
         self._stream.close()
@@ -136,7 +135,6 @@ class Run:
         if moved.model != self._model:
             child(self._metrics.model_fallbacks, self._model, moved.model).inc()
         self._take_over(moved)
-        self._stream.until = until
         return True
 
     async def _updates(self) -> AsyncIterator[list[Update]]:

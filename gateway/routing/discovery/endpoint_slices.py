@@ -50,6 +50,7 @@ class EndpointSliceSource:
         self._told = ""
 
     async def run(self, publish: Publish) -> None:
+        self._version = None
         try:
             while True:
                 await self._step(publish)

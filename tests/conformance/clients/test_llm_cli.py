@@ -25,7 +25,7 @@ def home(stack: Stack, tmp_path: Path) -> Path:
 def llm(stack: Stack, home: Path, *arguments: str) -> str:
     environment = {**os.environ, "LLM_USER_PATH": str(home)}
     command = [str(Path(sys.executable).with_name("llm")), "-m", "catalejo", "--key", stack.key, "--no-log", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=110, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 

@@ -36,6 +36,7 @@ def settings_of(cluster: Cluster, folder: Path, account: str = ACCOUNT) -> Disco
     """As in the gateway's pod: its configuration, and the folder that the kubelet would mount."""
     config = yaml.safe_load(cluster.get("configmap", "m3-catalejo-gateway", "-n", NAMESPACE)["data"]["catalejo.yaml"])
     folder.mkdir()
+    cluster.wait(lambda: cluster.get("serviceaccount", account, "-n", NAMESPACE), f"service account {account}")
     (folder / "token").write_text(cluster.kubectl("create", "token", account, "-n", NAMESPACE).strip())
     (folder / "namespace").write_text(NAMESPACE)
     (folder / "ca.crt").write_bytes((cluster.folder / "certs" / "apiserver.crt").read_bytes())

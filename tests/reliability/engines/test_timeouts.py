@@ -59,18 +59,25 @@ async def test_keep_alives_do_not_stand_for_tokens() -> None:
         assert "gave no first token" in (await stack.chat("Hi")).error["message"]
 
 
-async def test_a_first_token_that_never_comes_moves_the_request_and_the_total_bounds_all_moves() -> None:
+async def test_a_first_token_that_never_comes_moves_the_request() -> None:
     async with MockEngine(TINY, [SLOW_START]) as one, MockEngine(TINY, [SLOW_START]) as two:
         engines = [{"url": one.url}, {"url": two.url}]
-        upstream = {"first_token_timeout_s": 0.4, "total_timeout_s": 0.6}
-        async with Stack(engines=engines, upstream=upstream) as stack:
-            refused = await stack.chat("Hi")
-            assert refused.status == 504
+        async with Stack(engines=engines, upstream={"first_token_timeout_s": 0.4}) as stack:
+            assert "gave no first token within 0.4 s" in (await stack.chat("Hi")).error["message"]
             assert len(one.requests()) == len(two.requests()) == 1
             await stack.settled()
-        async with Stack(engines=engines, upstream={**upstream, "total_timeout_s": 0.3}) as stack:
-            assert "did not finish the answer within 0.3 s" in (await stack.chat("Hi")).error["message"]
-            assert len(one.requests()) + len(two.requests()) == 3, "nothing is tried after the last moment"
+
+
+@pytest.mark.parametrize("answer", [SLOW_START, {"fail_after": -1, "fault": "hang"}], ids=["prefill", "accept"])
+async def test_the_total_bounds_all_engines_together(answer: dict[str, Any]) -> None:
+    async with MockEngine(TINY, [answer]) as one, MockEngine(TINY, [answer]) as two:
+        engines = [{"url": one.url}, {"url": two.url}]
+        async with Stack(engines=engines, upstream={"total_timeout_s": 0.3}) as stack:
+            refused = await stack.chat("Hi")
+            assert (refused.status, refused.error["code"]) == (504, "engine_timeout")
+            assert "did not finish the answer within 0.3 s" in refused.error["message"]
+            assert len(one.requests()) + len(two.requests()) == 1, "nothing is tried after the last moment"
+            await stack.settled()
 
 
 def request() -> GenerateRequest:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import shutil
 import signal
 import socket
 import sys
+import tempfile
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -35,6 +38,8 @@ class Command:
         self.port, self.operations_port = free_port(), free_port()
         self.scheme = "http"
         self.config = folder / "gateway.yaml"
+        self.left_behind: list[str] = []
+        """In the temporary folder, after the end."""
 
     def write(self, **changes: Any) -> None:
         self.settings |= changes
@@ -58,9 +63,11 @@ class Command:
         self.write()
         command = [sys.executable, "-m", "gateway.cli", "gateway", "--config", str(self.config)]
         self._log = self._folder / "log"
+        self._tmp = Path(tempfile.mkdtemp(prefix="cat-"))  # short: it holds a Unix socket
+        env = {**os.environ, "TMPDIR": str(self._tmp)}
         with self._log.open("wb") as log:
             self.process = await asyncio.create_subprocess_exec(
-                *command, "--workers", str(self._workers), cwd=ROOT, stderr=log, stdout=log
+                *command, "--workers", str(self._workers), cwd=ROOT, env=env, stderr=log, stdout=log
             )
         self.session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, force_close=True))
         try:
@@ -84,6 +91,8 @@ class Command:
                 await self.process.wait()
         for engine in self.engines:
             await engine.stop()
+        self.left_behind = [p.name for p in self._tmp.iterdir()]
+        shutil.rmtree(self._tmp)
 
     async def _serves(self) -> bool:
         assert self.process.returncode is None

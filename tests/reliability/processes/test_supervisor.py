@@ -9,7 +9,10 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from typer.testing import CliRunner
 
+from gateway.cli import app
+from tests.api.harness import TINY
 from tests.reliability.processes.command import Command
 
 pytestmark = pytest.mark.slow
@@ -50,6 +53,7 @@ async def test_a_supervisor_that_is_killed_takes_its_processes_with_it(tmp_path:
         await gone(command, pids)
         with pytest.raises(aiohttp.ClientConnectionError):
             await command.call("GET", "/health")
+    assert command.left_behind == [], "its settings hold secrets"
 
 
 async def test_a_process_that_hangs_is_replaced(tmp_path: Path) -> None:
@@ -75,13 +79,22 @@ async def test_a_process_that_hangs_is_replaced(tmp_path: Path) -> None:
 
 
 async def test_a_start_that_fails_ends_the_command_and_says_why(tmp_path: Path) -> None:
-    before = set(Path("/tmp").glob("catalejo-*"))
+    command = Command(tmp_path, 2, media={"files": {"location": "nosuchscheme://x"}})
     with pytest.raises(AssertionError, match="did not start"):
-        async with Command(tmp_path, 2, media={"files": {"location": "nosuchscheme://x"}}):
+        async with command:
             pass
     log = (tmp_path / "log").read_text()
     assert "media.files.location" in log and "did not start; stopping" in log
-    assert not set(Path("/tmp").glob("catalejo-????????")) - before, "its folder is removed"
+    assert command.left_behind == [], "its folder is removed"
+
+
+def test_a_temporary_folder_that_is_too_deep_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deep = tmp_path / ("x" * 100)
+    deep.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(deep))
+    monkeypatch.setattr("gateway.commands.serve.configure", lambda settings: None)
+    result = CliRunner().invoke(app, ["gateway", "--model", str(TINY), "--port", "0", "--workers", "2"])
+    assert result.exit_code == 1 and "set TMPDIR" in result.output and not list(deep.iterdir())
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

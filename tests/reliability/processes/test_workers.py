@@ -13,24 +13,26 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
+from gateway.observability.ledger.report import read, totals
 from tests.api.harness import body_of, read_events
 from tests.fixtures.media.png import png
 from tests.reliability.processes.command import Command
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 PLACES = 36
-KEYS = {name: {"authorization": f"Bearer key-of-{name}"} for name in ("free", "minute", "places")}
+LEDGER = "usage.sqlite"
+KEYS = {name: {"authorization": f"Bearer key-of-{name}"} for name in ("free", "minute", "places", "accounted")}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def gateway(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Command]:
-    limits = {"free": {}, "minute": {"requests_per_minute": 20}, "places": {"max_in_flight": PLACES}}
+    limits = {"free": {}, "accounted": {}, "minute": {"requests_per_minute": 20}, "places": {"max_in_flight": PLACES}}
     tenants = [{"name": n, "api_keys": [f"key-of-{n}"], **limits[n]} for n in limits]
     routing = {"block_tokens": 16, "health_interval_s": 60, "recent_weight": 3}
     folder = tmp_path_factory.mktemp("workers")
-    async with Command(
-        folder, 3, engines=2, admission={"tenants": tenants}, routing=routing, shutdown_grace_s=20
-    ) as made:
+    observability = {"log_format": "text", "ledger": {"path": str(folder / LEDGER)}}
+    settings = {"admission": {"tenants": tenants}, "observability": observability}
+    async with Command(folder, 3, engines=2, routing=routing, shutdown_grace_s=20, **settings) as made:
         yield made
 
 
@@ -53,6 +55,22 @@ async def test_one_scrape_counts_what_all_processes_did(gateway: Command) -> Non
     for engine in ("engine-0", "engine-1"):
         assert f'catalejo_worker_up{{worker="{engine}"}} 1.0' in text
     assert (await gateway.call("GET", "/metrics")).status == 404
+
+
+async def test_one_ledger_holds_what_all_processes_did(
+    gateway: Command,
+) -> None:
+    answers = await asyncio.gather(*(gateway.chat(headers=KEYS["accounted"]) for _ in range(60)))
+    output = sum(a.json["usage"]["completion_tokens"] for a in answers)
+    async with asyncio.timeout(10):
+        while True:
+            total = totals(read(gateway.config.parent / LEDGER, 0, 1e12), ("tenant",), {})[0].get(("accounted",))
+            if total is not None and total.sums["requests"] == 60:
+                break
+            await asyncio.sleep(0.05)
+    assert total.outcomes["ok"] == 60
+    assert total.sums["output_tokens"] == output
+    assert await gateway.metric('catalejo_ledger_records_total{outcome="written"}') >= 60
 
 
 async def test_a_file_uploaded_to_one_process_is_known_to_all(gateway: Command) -> None:

@@ -104,7 +104,7 @@ class Trouble:
     async def _one(self, kind: str, engine: EngineProcess) -> None:
         fault = Fault(kind, engine.name, time.monotonic())
         self.faults.append(fault)
-        lasting = self._rng.uniform(1.5, 4.0)
+        lasting = self._rng.uniform(1.5, 6.0)
         if kind == "kill":
             await engine.end()
             await asyncio.sleep(lasting)

@@ -224,6 +224,24 @@ async def test_a_redis_that_hangs_is_waited_for_once_not_by_everybody(redis: Red
             redis.pause(False)
 
 
+async def test_what_was_taken_for_a_client_that_left_is_given_back(redis: RedisServer) -> None:
+    async with gateways(1, redis.url, tokens_per_minute=100, max_in_flight=1) as [a]:
+        shared = a._leases
+        assert isinstance(shared, RedisLimits)
+        redis.pause(True)
+        tasks = [asyncio.create_task(shared.take("t", "tokens", 100, 90)), asyncio.create_task(hold(a))]
+        await asyncio.sleep(0.1)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        redis.pause(False)
+        while shared._tasks:
+            await settled(a)
+        assert (await shared.take("t", "tokens", 100, 0)).level == 100
+        await asyncio.wait_for(hold(a), 10)
+        assert value(a, "redis_up") == 1
+
+
 async def test_leases_taken_without_redis_are_known_to_it_later(redis: RedisServer) -> None:
     redis.stop()
     async with gateways(1, redis.url, max_in_flight=1, redis_lease_s=1) as [a]:

@@ -146,3 +146,14 @@ def test_a_model_takes_what_it_lacks_from_the_gateway() -> None:
     tokens = [m.engine_token.get_secret_value() for m in (a, b) if m.engine_token]
     assert tokens == ["common", "own"]
     assert [m.routing.policy for m in (a, b) if m.routing] == ["least_load", "round_robin"]
+
+
+def test_the_example_of_the_operations_page_is_a_configuration(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[3] / "docs/operations.md").read_text(encoding="utf-8")
+    section = page[page.index("## Several models") :]
+    example = section[section.index("```yaml") + 7 : section.index("```\n", section.index("```yaml") + 7)]
+    path = tmp_path / "c.yaml"
+    path.write_text(example.replace("[...]", f"['blake2b:{'0' * 64}']"))
+    settings = load(path)
+    assert settings.public_names[:2] == ("minimax-m3", "MiniMaxAI/MiniMax-M3")
+    assert len(settings.served) == 3 and settings.served[1].max_in_flight == 64

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadtest.executor import Load
+from loadtest.load import Load
 from loadtest.merge import MergeError, merge
 from loadtest.payloads.text import Calibration
 from loadtest.replay import read_trace

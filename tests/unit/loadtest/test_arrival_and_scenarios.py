@@ -14,7 +14,7 @@ from loadtest.distribution import Lognormal
 from loadtest.payloads.conversation import Sessions
 from loadtest.payloads.text import Calibration
 from loadtest.replay import TraceError, read_trace
-from loadtest.scenario import ScenarioError, load, shipped
+from loadtest.scenario import Scenario, ScenarioError, load, shipped
 from loadtest.sweep import search
 
 
@@ -62,6 +62,63 @@ def test_a_wrong_field_is_named(tmp_path: Path) -> None:
         load(str(path))
     with pytest.raises(ScenarioError, match="no scenario"):
         load("nonsense")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (b"", "the file"),
+        (b"[1, 2]", "the file"),
+        (b"\xff\xfe\x00", "UTF-8"),
+        (b"name: [", "YAML"),
+        (b"new_tokens: .nan", "new_tokens"),
+        (b"new_tokens: .inf", "new_tokens"),
+        (b"new_tokens: -5", "new_tokens"),
+        (b"new_tokens: true", "new_tokens"),
+        (b"new_tokens: 1e12", "new_tokens"),
+        (b"turns: {kind: uniform, low: 9, high: 3}", "low is above high"),
+        (b"turns: {kind: exponential, mean: 4, max: -1}", "turns"),
+        (b"gap_s: {kind: lognormal, median: 5, mean: 2}", "at least its median"),
+        (b"gap_s: {kind: mixture, parts: [], weights: []}", "mixture"),
+        (b"images: {width: 1e6, per_turn: 1}", "images.width"),
+        (b"images: {distinct: 0}", "distinct"),
+        (b"videos: {seconds: 0}", "seconds"),
+        (b"videos: {fps: -1}", "fps"),
+        (b"prefix: {zipf: .inf}", "zipf"),
+        (b"extra_body: {stream: false}", "stream is the harness's own"),
+        (b"mix: {nonsense: 1}", "nonsense"),
+        (b"mix: {chat: 0}", "all zero"),
+        (b"mix: {mixed: 1}", "mixed"),
+        (b"x: " + b"[" * 1200, "nested|YAML"),
+    ],
+)
+def test_bad_scenario_files_are_refused_by_field(text: bytes, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_bytes(text if text[:1] in (b"", b"[", b"\xff") else b"name: x\ndescription: y\n" + text)
+    with pytest.raises(ScenarioError, match=words):
+        load(str(path))
+
+
+def test_new_text_of_an_agent_is_the_result_of_the_call_before() -> None:
+    session = Sessions(load("agentic-60k"), "m", 0, Calibration()).open(0)
+    session.next()
+    session.answered("looking")
+    turn = session.next()
+    assert turn is not None
+    *_, first, answer, new = json.loads(turn.body)["messages"]
+    assert first["role"] == "user"
+    assert new["role"] == "tool"
+    assert new["tool_call_id"] == answer["tool_calls"][0]["id"]
+    assert answer["content"] == "looking"
+
+
+def test_a_mix_counts_the_turns_of_its_parts() -> None:
+    """The open loop divides the asked rate by it: a mix of long sessions would otherwise bring several times the load."""
+    mix = {"chat": 3.0, "agentic": 1.0}
+    sessions = Sessions(Scenario(name="x", description="y", mix=mix), "m", 0, Calibration())
+    chat, agentic = (load(name).turns.mean_value() for name in mix)
+    assert sessions.mean_turns == pytest.approx(0.75 * chat + 0.25 * agentic)
+    assert sessions.mean_turns > 5
 
 
 def test_a_session_repeats_its_history_and_depends_on_seed_and_number_alone() -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from loadtest import wire_client
-from loadtest.executor import ERROR_PAUSE_S, Load
+from loadtest.executor import ERROR_PAUSE_S
+from loadtest.load import Load
 from loadtest.metrics import latency
 from loadtest.payloads.text import Calibration
 from loadtest.reading import Sample, sample

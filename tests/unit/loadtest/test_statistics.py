@@ -70,6 +70,16 @@ def test_merged_histograms_stay_within_their_stated_error(p: float) -> None:
     assert parts[0].percentile(p) == pytest.approx(exact, rel=0.005 + 1e-9)
 
 
+def test_a_histograms_curve_ends_at_everything_and_agrees_with_its_percentiles() -> None:
+    histogram = Histogram()
+    for value in (0.01, 0.02, 0.02, 0.5):
+        histogram.add(value)
+    values, shares = histogram.cumulative()
+    assert shares == [0.25, 0.75, 1.0]
+    assert values == [histogram.percentile(p) for p in (25, 75, 100)]
+    assert Histogram().cumulative() == ([], [])
+
+
 def test_histograms_with_other_buckets_refuse_to_merge() -> None:
     with pytest.raises(ValueError, match="different buckets"):
         Histogram(0.01).merge(Histogram(0.02))

@@ -128,6 +128,20 @@ async def test_limits_per_minute_count_over_all_processes(tmp_path: Path) -> Non
             assert refused.value.headers["x-ratelimit-remaining-tokens"] == "0"
 
 
+async def test_what_was_taken_for_a_client_that_left_is_given_back(tmp_path: Path) -> None:
+    async with hub(tmp_path) as (_, path), processes(path, 1) as [a]:
+        for turns in range(3):
+            task = asyncio.create_task(a.take("t", "tokens", 100, 90))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        assert (await a.take("t", "tokens", 100, 0)).level >= 0
+        await a.take("t", "tokens", 100, 0)
+        assert (await a.take("t", "tokens", 100, 0)).level == 100
+        assert not a._asked
+
+
 async def test_without_its_supervisor_a_process_refuses_and_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

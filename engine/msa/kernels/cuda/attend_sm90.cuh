@@ -50,7 +50,6 @@ struct Attend {
     float4 parts[16 * kDim / 4];
     float2 states[16][16];
     typename Chooser<WARPS>::Smem chooser;
-    typename Chooser<WARPS>::Sent shared[SHARED ? 16 : 1][kTopK];
   };
 
   // Operand registers of output tile `i` (0..15): column g of the tile is element
@@ -80,8 +79,10 @@ struct Attend {
   MSA_DEVICE static void run(const AttendParams& p, char* memory, int cluster_size) {
     Smem& sm = *reinterpret_cast<Smem*>(memory);
     stamp(1, 0);
+    using Sent = typename Chooser<WARPS>::Shared;  // lies where the parts of the merge come to lie later
+    static_assert(sizeof(Sent) <= sizeof(sm.parts), "three CTAs of this size just fit a multiprocessor");
     if constexpr (SHARED) {
-      for (int i = tid(); i < 16 * kTopK; i += kThreads) sm.shared[i / kTopK][i % kTopK] = {0, 0, 0, 0};
+      for (int i = tid(); i < 16 * kTopK; i += kThreads) sm.parts[i] = float4{0.f, 0.f, 0.f, 0.f};
     }
     cluster_arrive();
     const int log_cluster = popc(cluster_size - 1);  // a power of two
@@ -115,7 +116,8 @@ struct Attend {
       grid_wait();
       stamp(1, 1);
       if constexpr (SHARED)
-        Chooser<WARPS>::choose_shared(p, sm.chooser, sm.arena.choose, sm.shared, request, j, group, share, own_page, rank, cluster_size);
+        Chooser<WARPS>::choose_shared(p, sm.chooser, sm.arena.choose, *reinterpret_cast<Sent*>(sm.parts), request, j, group, share,
+                                      own_page, rank, cluster_size);
       else
         Chooser<WARPS>::choose(p, sm.chooser, sm.arena.choose, request, j, group, share, own_page);
     }

@@ -153,7 +153,7 @@ struct Chooser {
   // The same choice by all CTAs of the cluster together: each ranks its part of the candidates exactly and stores its best
   // into `shared` of every peer, then each ranks what it was sent. Same order of items, so the same choice as `choose`.
   // `shared` must be zeros when the cluster begins (before its first arrive); takes the wait of that arrive, and leaves an
-  // arrive behind in its place.
+  // arrive behind in its place, after which its memory may serve the merge.
   struct alignas(16) Sent { uint32_t key, index, page, zero; };
   using Shared = Sent[16][kTopK];
   MSA_DEVICE static void choose_shared(const AttendParams& p, Smem& sm, Arena& arena, Shared& shared, int request, int j, int group,
@@ -195,7 +195,6 @@ struct Chooser {
     }
     cluster_arrive();
     cluster_wait();
-    cluster_arrive();  // what the merge waits for
     const int sent = cluster_size * kTopK;
     MSA_NO_UNROLL
     for (int i = tid(); i < sent; i += kThreads) {
@@ -224,6 +223,7 @@ struct Chooser {
       sm.chosen.count = got + 1;
     }
     cta_sync();
+    cluster_arrive();  // what the merge waits for: `shared` has been read, its memory may be written again
     stamp(1, 3);
   }
 
