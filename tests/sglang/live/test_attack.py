@@ -17,7 +17,7 @@ from tests.contract.client import Answer, EngineClient, image_item, request, tex
 
 pytestmark = pytest.mark.timeout(900)  # seconds on an idle machine, minutes on a busy one
 POOL = 3072
-IMAGE = 500
+IMAGE, END = 500, 498
 SMALL = {"max_new_tokens": 4, "temperature": 0.0, "ignore_eos": True}
 SCHEMA = wire.Grammar("json_schema", '{"type": "object", "properties": {"a": {"type": "integer"}}}')
 
@@ -64,9 +64,9 @@ async def spoken(engine: EngineClient, asked: wire.GenerateRequest, begun: async
 async def test_more_than_the_pool_holds_is_done_in_turns(engine: EngineClient) -> None:
     """Answers that outgrow the pool: some requests are retracted and computed again, and none changes for it.
 
-    SGLang counts what a new request may need, not what the running ones still will: a second wave gets in, and both
-    together do not fit. The first test here: after a retraction SGLang counts with care for a while."""
-    sampling = {"max_new_tokens": 330, "temperature": 0.0, "ignore_eos": True}
+    SGLang counts what a new request may need, not what the running ones still will (with `ignore_eos` it would): a second
+    wave gets in, and both together do not fit. The first test here: after a retraction it counts with care for a while."""
+    sampling = {"max_new_tokens": 330, "temperature": 0.0, "logit_bias": {str(END): -100.0}}
     asked = [request(input_ids=text_ids(64, 200 + i), sampling=sampling) for i in range(10)]
     begun = [asyncio.Event() for _ in asked]
     waves = [asyncio.create_task(spoken(engine, *one)) for one in zip(asked[:5], begun[:5], strict=True)]
