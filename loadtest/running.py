@@ -13,6 +13,7 @@ import urllib.request
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import orjson
 
@@ -103,12 +104,16 @@ def calibrate(target: Target, seed: int) -> Calibration:
     return Calibration(per_word, max(0.0, counts[0] - 200 * per_word))
 
 
-def scrape(url: str | None) -> dict[str, float]:
-    """Prometheus samples of `url` summed over labels, histograms' buckets left out; empty when there is no answer."""
+def scrape(target: Target) -> dict[str, float]:
+    """Prometheus samples of the target summed over labels, histograms' buckets left out; empty when there is no answer. The
+    key goes along to the server's own address only."""
+    url = target.metrics_url
     if url is None:
         return {}
+    own = urlsplit(url).netloc == urlsplit(target.url).netloc
     try:
-        with urllib.request.urlopen(url, timeout=5) as response:  # noqa: S310
+        asked = urllib.request.Request(url, headers=target.headers if own else {})  # noqa: S310
+        with urllib.request.urlopen(asked, timeout=5) as response:  # noqa: S310
             text = response.read(SCRAPE_BYTES).decode(errors="replace")
     except (OSError, http.client.HTTPException, ValueError):
         return {}
@@ -153,10 +158,10 @@ def run(
         speed=options.speed,
     )
     started = time.time()
-    before = scrape(target.metrics_url)
+    before = scrape(target)
     with tempfile.TemporaryDirectory(prefix="catalejo-loadtest-") as folder:
         outcome = workers.run(job, Path(folder), on_progress)
-    after = scrape(target.metrics_url)
+    after = scrape(target)
     config = {
         "scenario": scenario.name
         if options.trace is None

@@ -59,6 +59,9 @@ class _Supervisor:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._ask)
         env = {**os.environ}
+        if tls := next((name for name in env if name.startswith("CATALEJO_TLS")), None):
+            return _fail(f"{tls} is set, but `up` is for trying things on this machine, in plain HTTP: unset it, or start "
+                         "`catalejo gateway` and `catalejo engine`")  # fmt: skip
         env.setdefault("CATALEJO_OBSERVABILITY__LOG_FORMAT", "text")
         env.setdefault("CATALEJO_SHUTDOWN_GRACE_S", "5")
         try:

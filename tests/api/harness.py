@@ -169,7 +169,7 @@ class Stack:
         """What the engine got last."""
         return self.engine.requests()[-1]
 
-    async def settled(self, timeout: float = 5.0) -> None:
+    async def settled(self, timeout: float = 30.0) -> None:
         """Waits until nothing runs on the engine and every place came back."""
         async with asyncio.timeout(timeout):
             while (

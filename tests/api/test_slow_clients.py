@@ -25,13 +25,13 @@ async def strict() -> AsyncIterator[Stack]:
 
 
 async def rest(reader: asyncio.StreamReader) -> bytes:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         return await reader.read()
 
 
 async def answered(reader: asyncio.StreamReader) -> bytes:
     """One whole answer; what comes after it (a reset, when we went on sending) is not looked at."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         head = await reader.readuntil(b"\r\n\r\n")
         return head + await reader.readexactly(int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0]))
 

@@ -116,7 +116,7 @@ async def test_failures_refusals_and_lost_clients_show() -> None:
                 await response.content.readuntil(b"\n\n")
             response.close()
         await stack.settled()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while await stack.metric("catalejo_http_requests_in_flight") > 1:
                 await asyncio.sleep(0.01)
     whole, streamed, bad, left = sorted(collector.named("POST "), key=lambda s: s.start_time_unix_nano)

@@ -20,7 +20,7 @@ QUICK = [{"pieces": ["quick"], "finish": "stop"}]
 
 
 async def until(stack: Stack, engines: dict[str, str]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while (await stack.get("/ready")).json["engines"] != engines:
             await asyncio.sleep(0.01)
 
@@ -83,7 +83,7 @@ async def test_a_source_that_breaks_in_a_way_nobody_foresaw_is_started_again(
         async with Stack(
             engines=[], discovery={"source": "endpointslices", "endpointslices": found}, routing=ROUTING
         ) as stack:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 while kube.lists < 2:
                     await asyncio.sleep(0.01)
             await kube.put(slice_("bad", endpoint("127.0.0.1", "pod-0"), port=one.port))

@@ -140,7 +140,7 @@ async def test_no_engine_left_is_a_503_with_retry_after_and_recovery_needs_nobod
         async with Stack(engines=[{"url": engine.url, "name": "a"}], routing={"health_interval_s": 0.1}) as stack:
             assert (await stack.chat("Hi")).status == 200
             await engine.stop()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 while (await stack.get("/ready")).status == 200:
                     await asyncio.sleep(0.05)
             refused = await stack.chat("Hi")
@@ -148,7 +148,7 @@ async def test_no_engine_left_is_a_503_with_retry_after_and_recovery_needs_nobod
             assert 1 <= int(refused.headers["retry-after"]) <= 120
             assert (await stack.get("/health")).status == 200
             async with MockEngine(TINY, GOOD, port=port):
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(30):
                     while (await stack.get("/ready")).status != 200:
                         await asyncio.sleep(0.05)
                 assert (await stack.chat("Hi")).status == 200
@@ -196,7 +196,7 @@ async def test_storms_of_faults_leave_nothing_behind() -> None:
             await asyncio.gather(*(client(i) for i in range(40)))
         await at_rest(stack)
         await stack.session.close()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while len(asyncio.all_tasks()) > tasks + 2 or len(os.listdir("/proc/self/fd")) > files + 4:
                 await asyncio.sleep(0.1)
                 gc.collect()
@@ -214,7 +214,7 @@ async def test_a_refused_connection_is_seen_by_ready_at_once_and_healed_by_the_h
             ready = await stack.get("/ready")
             assert ready.status == 503 and set(ready.json["engines"].values()) == {"down"}
             await engine.start()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 while (await stack.get("/ready")).status != 200:
                     await asyncio.sleep(0.01)
             assert (await stack.chat("x")).status == 200
