@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar, cast
 from urllib.parse import urlsplit
 
-import yaml
 from pydantic import BaseModel, Field, SecretStr, ValidationError, model_validator
 from pydantic_core import to_jsonable_python
 from pydantic_settings import (
@@ -29,11 +28,12 @@ from gateway.api.models.settings import ModelSettings, RouteSettings, name_mista
 from gateway.api.settings import ApiSettings
 from gateway.media.settings import MediaSettings
 from gateway.observability.settings import ObservabilitySettings
-from gateway.processes.settings import OperationsSettings, TlsSettings
+from gateway.processes.settings import OperationsSettings, TlsSettings, overlap
 from gateway.prompt.settings import PromptSettings
 from gateway.routing.discovery.settings import DiscoverySettings
 from gateway.routing.settings import EngineEndpoint, RoutingSettings
 from gateway.upstream.settings import UpstreamSettings
+from gateway.yaml_text import parse
 
 SHORT_FORM: Final = ("model_path", "model_name", "model_aliases", "context_length", "engines", "discovery")
 
@@ -47,6 +47,7 @@ class Settings(BaseSettings):
         env_prefix="CATALEJO_",
         env_nested_delimiter="__",
         extra="forbid",
+        allow_inf_nan=False,
         protected_namespaces=(),
         nested_model_default_partial_update=True,
     )
@@ -126,6 +127,11 @@ class Settings(BaseSettings):
 
     def mistakes(self) -> Iterator[str]:
         """What is wrong with settings that are right one by one."""
+        operations = self.operations
+        if self.port and self.port == operations.port and overlap(self.host, operations.host):
+            yield (
+                f"port and operations.port are both {self.port}, on {self.host} and {operations.host}; they must differ"
+            )
         if self.models:
             fields = type(self).model_fields
             short = [n for n in SHORT_FORM if getattr(self, n) != fields[n].get_default(call_default_factory=True)]
@@ -218,7 +224,11 @@ def load(config_file: str | Path | None = None, **overrides: Any) -> Settings:
 
 class _ObservabilityOnly(BaseSettings):
     model_config = SettingsConfigDict(
-        env_prefix="CATALEJO_", env_nested_delimiter="__", extra="ignore", nested_model_default_partial_update=True
+        env_prefix="CATALEJO_",
+        env_nested_delimiter="__",
+        extra="ignore",
+        allow_inf_nan=False,
+        nested_model_default_partial_update=True,
     )
 
     observability: ObservabilitySettings = Field(default_factory=ObservabilitySettings)
@@ -254,6 +264,8 @@ def _build(cls: type[S], values: dict[str, Any], overrides: dict[str, Any]) -> S
         raise ConfigError("\n".join(_lines(e))) from None
     except SettingsError as e:
         raise ConfigError(str(e)) from None
+    except RecursionError:  # an alias that holds itself, or brackets in brackets
+        raise ConfigError("the configuration is nested too deeply") from None
 
 
 def _lines(error: ValidationError) -> Iterator[str]:
@@ -265,15 +277,23 @@ def _lines(error: ValidationError) -> Iterator[str]:
 
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
-        value = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except OSError as e:
         raise ConfigError(f"cannot read configuration file {path}: {e.strerror}") from None
     except UnicodeDecodeError as e:
         raise ConfigError(f"configuration file {path} is not UTF-8 text: {e.reason} at byte {e.start}") from None
-    except (yaml.YAMLError, ValueError) as e:  # ValueError: a date that is none, and the like
+    try:
+        value = parse(text)
+    except ValueError as e:
         raise ConfigError(f"configuration file {path} is not YAML: {e}") from None
     if value is None:
         return {}
     if not isinstance(value, dict):
         raise ConfigError(f"configuration file {path} must hold a mapping at the top")
+    if wrong := [_key(name) for name in value if not isinstance(name, str)]:
+        raise ConfigError("\n".join(f"{name}: no setting has this name" for name in wrong))
     return value
+
+
+def _key(name: Any) -> str:
+    return " ".join(("null" if name is None else str(name)).split())

@@ -15,7 +15,7 @@ ScopeName = Literal["inference", "admin", "metrics"]
 class Limits(BaseModel):
     """None: no limit. Minutes are sliding: a limit refills continuously, it does not reset at the full minute."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     requests_per_minute: int | None = Field(default=None, ge=1, description="Requests of one tenant.")
     tokens_per_minute: int | None = Field(default=None, ge=1, description="Prompt and answer tokens together.")
@@ -53,7 +53,7 @@ class Tenant(Limits):
 
 
 class AdmissionSettings(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     api_keys: list[SecretStr] = Field(default_factory=list, description="Keys that are tenants of their own.")
     tenants: list[Tenant] = Field(default_factory=list, description="No key at all: no authentication.")

@@ -10,7 +10,7 @@ ThinkingMode = Literal["enabled", "disabled", "adaptive"]
 
 
 class ApiSettings(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     max_body_bytes: int = Field(default=64 << 20, ge=1024, description="Larger bodies are a 413.")
     drain_body_bytes: int = Field(

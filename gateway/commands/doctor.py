@@ -13,6 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from gateway.commands.paths import check_checkpoint, default_checkpoint
+from gateway.commands.serve import masked
 from gateway.config import ConfigError, Settings, load
 from gateway.processes.sockets import ListenError, bind, close, tls_context
 
@@ -115,8 +116,9 @@ def _redis(settings: Settings) -> Iterator[Check]:
 
 def _engines(urls: list[str]) -> Iterator[Check]:
     for url in urls:
+        shown = masked(url)
         try:
             with urllib.request.urlopen(url.rstrip("/") + "/health", timeout=5) as response:  # noqa: S310
-                yield url, response.status == 200, f"/health answered {response.status}"
+                yield shown, response.status == 200, f"/health answered {response.status}"
         except (OSError, urllib.error.URLError, ValueError) as e:
-            yield url, False, f"no answer from /health ({e}); is the engine running?"
+            yield shown, False, f"no answer from /health ({e}); is the engine running?"

@@ -19,7 +19,7 @@ from gateway.processes.client import HubClient
 from gateway.processes.sockets import ListenError, bind, close, port_of, tls_context
 
 log = logging.getLogger("catalejo.gateway")
-USER_IN_URL: Final = re.compile(r"^([a-z][a-z0-9+.-]*://)[^/@\s]*@")
+USER_IN_URL: Final = re.compile(r"^([a-z][a-z0-9+.-]*://)[^/?#\s]*@")
 THREAD_SWITCH_S: Final = 0.001
 """A thread that renders a long prompt gives the event loop its turn after this long (Python's own: 5 ms)."""
 
@@ -75,14 +75,15 @@ def as_yaml(settings: Settings) -> str:
     """A file that `--config` takes; secrets are shown as stars, those in URLs too."""
     import yaml
 
-    return yaml.safe_dump(_masked(settings.model_dump(mode="json")), sort_keys=False)
+    return yaml.safe_dump(masked(settings.model_dump(mode="json")), sort_keys=False)
 
 
-def _masked(value: Any) -> Any:
+def masked(value: Any) -> Any:
+    """Plain values, with stars for the user and password of URLs."""
     if isinstance(value, dict):
-        return {k: _masked(v) for k, v in value.items()}
+        return {k: masked(v) for k, v in value.items()}
     if isinstance(value, list):
-        return [_masked(v) for v in value]
+        return [masked(v) for v in value]
     return USER_IN_URL.sub(r"\1**********@", value) if isinstance(value, str) else value
 
 
@@ -135,7 +136,7 @@ def log_start(settings: Settings, port: int, operations_port: int | None) -> Non
     if operations_port is not None:
         log.info("operations: %s port %d", settings.operations.host, operations_port)
     for model in settings.served:
-        urls = ", ".join(e.url for e in model.engines)
+        urls = ", ".join(masked(e.url) for e in model.engines)
         if model.discovery.source != "static":
             urls = ", ".join(filter(None, (urls, f"those of discovery ({model.discovery.source})")))
         log.info("serves %s; engines: %s", ", ".join(model.names), urls or "none configured")

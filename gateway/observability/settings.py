@@ -14,7 +14,7 @@ Amount = Annotated[Decimal, Field(ge=0, allow_inf_nan=False)]
 class Price(BaseModel):
     """Of one model; tokens per million, media per item."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     input: Amount = Field(default=Decimal(0), description="A million prompt tokens that were computed.")
     cached_input: Amount | None = Field(
@@ -28,7 +28,7 @@ class Price(BaseModel):
 class LedgerSettings(BaseModel):
     """The usage ledger: docs/operations.md."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     path: Path | None = Field(
         default=None, description="SQLite file, or folder of JSON lines; its folder is made. None: no ledger."
@@ -48,7 +48,7 @@ class LedgerSettings(BaseModel):
 class TracingSettings(BaseModel):
     """OpenTelemetry traces over OTLP/HTTP; needs the extra `tracing`."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     endpoint: HttpUrl | None = Field(
         default=None, description="Collector, e.g. http://otel-collector:4318 (/v1/traces is added). None: no traces."
@@ -62,7 +62,7 @@ class TracingSettings(BaseModel):
 
 
 class ObservabilitySettings(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="Lesser lines are left out."

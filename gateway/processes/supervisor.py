@@ -33,6 +33,7 @@ from gateway.processes.hub import Hub
 from gateway.processes.sockets import ListenError, close, port_of, reserve, tls_context
 from gateway.processes.worker import Order
 from gateway.reload import merged, mistakes_of
+from gateway.upstream.tls import BadTls, client_context
 
 log = logging.getLogger("catalejo.processes")
 TICK_S: Final = 0.1
@@ -83,7 +84,7 @@ class Supervisor:
                 raise ListenError(f"{folder} is too long a path for a Unix socket; set TMPDIR to a shorter one")
             for name in ("metrics", "files"):
                 (folder / name).mkdir(mode=0o700)
-            self._write_settings()
+            self._write_settings(self._settings)
             log_start(self._settings, self._port, self._operations_port)
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 return runner.run(self._run())
@@ -109,26 +110,32 @@ class Supervisor:
 
     async def _reload(self) -> None:
         """The processes judge the new configuration themselves and say what is wrong with it; here it only matters what a
-        process gets that is started later: the same."""
+        process gets that is started later: the same. What cannot be read or kept here for another reason (a full disk) is
+        not passed on, so that all go on with what they have."""
         try:
-            new = await asyncio.to_thread(load, self._config, **self._overrides)
-        except ConfigError:
-            new = self._settings
-        now = merged(self._settings, new)
-        if not mistakes_of(self._settings, now):
-            self._settings = now
-            self._write_settings()
+            try:
+                new = await asyncio.to_thread(load, self._config, **self._overrides)
+            except ConfigError:
+                new = self._settings
+            now = merged(self._settings, new)
+            if not mistakes_of(self._settings, now) and await asyncio.to_thread(_tls_usable, self._settings, now):
+                await asyncio.to_thread(self._write_settings, now)
+                self._settings = now
+        except Exception as e:
+            reason = " ".join(str(e).split())
+            log.error("the configuration is not reloaded by any process: %s: %s", type(e).__name__, reason)
+            return
         self._reloads += 1
         for child in self._children:
             # One that is starting has read the old settings and cannot hear yet: it is told when it serves.
             if child.serving:
                 self._send(child, signal.SIGHUP)
 
-    def _write_settings(self) -> None:
+    def _write_settings(self, settings: Settings) -> None:
         """For processes that start: secrets are in it, so it lives in a folder of our own. Whole or not at all."""
         new = self._folder / "settings.new"
         new.touch(mode=0o600)
-        new.write_bytes(msgspec.json.encode(revealed(self._settings)))
+        new.write_bytes(msgspec.json.encode(revealed(settings)))
         new.replace(self._folder / "settings.yaml")
 
     def _serves(self, number: int) -> None:
@@ -211,3 +218,15 @@ class Supervisor:
     def _send(self, child: _Child, number: signal.Signals) -> None:
         if child.process is not None and child.process.poll() is None:
             child.process.send_signal(number)
+
+
+def _tls_usable(old: Settings, new: Settings) -> bool:
+    """Whether the files of engines that are new can be used: a process refuses the whole reload otherwise."""
+    known = [e for m in old.served for e in m.engines]
+    try:
+        for endpoint in (e for m in new.served for e in m.engines if e not in known):
+            if endpoint.url.startswith("https:"):
+                client_context(endpoint.tls or new.upstream.tls)
+    except BadTls:
+        return False
+    return True

@@ -36,12 +36,19 @@ class Order:
     files: str | None
 
 
-def adapted(settings: Settings, order: Order) -> Settings:
-    media = share(settings.media, settings.workers, order.number)
-    if order.files is not None:
+def adapted(settings: Settings, order: Order, first: Settings | None = None) -> Settings:
+    """What this process serves by. `first`: what it was started with, when `settings` were read later; what the supervisor
+    decided for the whole command takes the place of a field only while that is as it was, so that a change shows."""
+    first = first or settings
+    media = share(settings.media, first.workers, order.number)
+    if order.files is not None and media.files.location == first.media.files.location:
         media = media.model_copy(update={"files": media.files.model_copy(update={"location": order.files})})
-    operations = settings.operations.model_copy(update={"port": order.operations_port})
-    return settings.model_copy(update={"media": media, "operations": operations, "port": order.port})
+    operations, port = settings.operations, settings.port
+    if operations.port == first.operations.port:
+        operations = operations.model_copy(update={"port": order.operations_port})
+    if port == first.port:
+        port = order.port
+    return settings.model_copy(update={"media": media, "operations": operations, "port": port})
 
 
 def share(media: MediaSettings, processes: int, number: int) -> MediaSettings:
@@ -72,11 +79,12 @@ def main() -> int:
     from gateway.observability.logging import configure
     from gateway.processes.client import HubClient
 
-    settings = adapted(load(order.settings), order)
+    first = load(order.settings)
+    settings = adapted(first, order)
     configure(settings.observability)
 
     def reread() -> Settings:
-        return adapted(load(order.config, **order.overrides), order)
+        return adapted(load(order.config, **order.overrides), order, first)
 
     try:
         return serve(settings, HubClient(Path(order.hub), order.number), reread=reread)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 
 class PromptSettings(BaseModel):
     """How conversations become prompts. docs/prompt.md explains each rule."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     later_system: Literal["merge", "refuse"] = Field(
         default="merge",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from typing import Literal
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
 from gateway.upstream.settings import EngineTls
 
@@ -12,7 +13,7 @@ PolicyName = Literal["round_robin", "power_of_two", "least_load", "consistent_ha
 
 
 class EngineEndpoint(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     url: str = Field(pattern=r"^https?://[^\s]+$", description="http(s)://host:port")
     name: str | None = Field(default=None, description="Label in metrics; engine-0, engine-1, ... when absent.")
@@ -22,11 +23,32 @@ class EngineEndpoint(BaseModel):
         default=None, description="Name in its certificate when TLS settings give none; the URL's host when absent."
     )
 
+    @field_validator("url")
+    @classmethod
+    def _origin(cls, value: str) -> str:
+        """No message quotes the URL: a password may be in it."""
+        try:
+            parts = urlsplit(value)
+            host = parts.hostname
+        except ValueError:
+            raise ValueError("the host of the URL is none; an IPv6 address is written http://[::1]:30000") from None
+        try:
+            port = parts.port
+        except ValueError:
+            port = 0
+        if not host:
+            raise ValueError("the URL has no host")
+        if port == 0:
+            raise ValueError("the port of the URL is a number from 1 to 65535")
+        if parts.query or parts.fragment:
+            raise ValueError("the URL ends with its path: nothing with ? or # may follow")
+        return value
+
 
 class OutlierSettings(BaseModel):
     """When an engine is far from its peers; needs three engines (routing/outliers.py)."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     enabled: bool = Field(default=True, description="Whether engines far from their peers are left alone for a while.")
     window_s: float = Field(default=60.0, gt=0, description="Answers of this long are judged.")
@@ -46,7 +68,7 @@ class OutlierSettings(BaseModel):
 
 
 class RoutingSettings(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     policy: PolicyName = Field(default="prefix_aware", description="How a worker is chosen; see docs/operations.md.")
     block_tokens: int = Field(default=256, ge=16, le=65536, description="Tokens per block of the prefix index.")

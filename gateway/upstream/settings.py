@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 class EngineTls(BaseModel):
     """How https engines are spoken to; their certificates are always checked."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     ca: Path | None = Field(
         default=None, description="PEM file that engines' certificates must lead to; None: the system's."
@@ -32,7 +32,7 @@ class EngineTls(BaseModel):
 
 
 class UpstreamSettings(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     connect_timeout_s: float = Field(default=5.0, gt=0, description="Longest wait for a connection, TLS included.")
     accept_timeout_s: float = Field(

@@ -18,7 +18,7 @@ PRINTABLE: Final = re.compile(r"[!-~]([ -~]*[!-~])?")
 class ModelSettings(BaseModel):
     """One model: a checkpoint for prompts and parsing, and the engines that run it."""
 
-    model_config = ConfigDict(extra="forbid", protected_namespaces=())
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, protected_namespaces=())
 
     name: str | None = Field(
         default=None,
@@ -61,7 +61,7 @@ class ModelSettings(BaseModel):
 class RouteSettings(BaseModel):
     """A public name that is split over models by weight, and falls back to others in order."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     name: str = Field(min_length=1, max_length=512, description="Public name; it may not be a model's.")
     aliases: list[str] = Field(default_factory=list, description="Other names for the same route.")

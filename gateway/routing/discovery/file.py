@@ -9,9 +9,9 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-import yaml
 from pydantic import TypeAdapter, ValidationError
 
+from gateway import yaml_text
 from gateway.routing.discovery.base import Failed, Publish
 from gateway.routing.discovery.settings import FileDiscovery
 from gateway.routing.settings import EngineEndpoint
@@ -38,9 +38,9 @@ class FileSource:
         while True:
             try:
                 engines = await asyncio.to_thread(self._read)
-            except (OSError, BadList) as e:
+            except Exception as e:  # whatever somebody wrote there: the list known stays
                 self._failed("file")
-                reason = e.strerror or str(e) if isinstance(e, OSError) else str(e)
+                reason = _reason(e)
                 if reason != self._told:
                     kept = "no engines yet" if self._last is None else f"keeping the {len(self._last)} known engines"
                     log.error("%s: %s; %s", self._path, reason, kept)
@@ -66,16 +66,25 @@ class FileSource:
         return parse(text)
 
 
+def _reason(error: Exception) -> str:
+    match error:
+        case BadList():
+            return str(error)
+        case OSError(strerror=str(reason)):
+            return reason
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
 def parse(text: bytes) -> list[EngineEndpoint]:
     """Raises BadList. An empty file is no list: it may be one that is being written; `[]` is one."""
     try:
-        engines = _LIST.validate_python(yaml.safe_load(text))
+        engines = _LIST.validate_python(yaml_text.parse(text))
     except ValidationError as e:
         first = e.errors()[0]
         where = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in first["loc"])
         raise BadList(f"engines{where}: {first['msg']}") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as e:  # ValueError: bytes that are no text
-        raise BadList(f"it is neither YAML nor JSON: {' '.join(str(e).split())[:200]}") from None
+    except ValueError as e:
+        raise BadList(f"it is neither YAML nor JSON: {e}") from None
     names = [e.name for e in engines if e.name]
     if twice := {n for n in names if names.count(n) > 1}:
         raise BadList(f"engines: names must differ, {min(twice)} is there twice")

@@ -11,14 +11,14 @@ Scheme = Literal["http", "https"]
 
 
 class FileDiscovery(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     path: Path = Field(description="YAML or JSON list of engines, as `engines`; replace it by a rename.")
     interval_s: float = Field(default=2.0, gt=0, description="Time between two looks at the file.")
 
 
 class DnsDiscovery(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     name: str = Field(min_length=1, max_length=253, description="Every A and AAAA record is an engine.")
     port: int = Field(ge=1, le=65535, description="Port of every engine.")
@@ -28,7 +28,7 @@ class DnsDiscovery(BaseModel):
 
 
 class EndpointSliceDiscovery(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     service: str = Field(pattern=r"^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$", description="Name of the engines' Service.")
     namespace: str | None = Field(
@@ -49,7 +49,7 @@ class EndpointSliceDiscovery(BaseModel):
 
 
 class DiscoverySettings(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     source: Literal["static", "file", "dns", "endpointslices"] = Field(
         default="static", description="Where engines are found besides those in `engines`; static: nowhere else."

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
+from typing import get_args
 
 import pytest
+from pydantic import BaseModel
 
-from gateway.config import ConfigError, load
+from gateway.config import ConfigError, Settings, load
 
 
 @pytest.fixture
@@ -42,16 +45,73 @@ def test_served_names(file: Path) -> None:
         ("model_path: /m\nengines: [{url: 'ftp://x'}]\n", "engines.0.url"),
         ("model_path: /m\nengines: [{url: 'http://x', name: a}, {url: 'http://y', name: a}]\n", "names must differ"),
         ("port: 1\n", "model_path"),
+        ("model_path: /m\nprompt: {max_depth: 4}\n", "prompt.max_depth"),
         ("- 1\n", "mapping"),
         ("a: [", "not YAML"),
-        ("a: 2020-13-40\n", "not YAML"),
+        ("a: 2020-13-40\n", "not YAML: this is no timestamp at line 1, column 4"),
+        ("404: x\n", "404: no setting"),
+        ("null: 2\n", "null: no setting"),
+        ("tls: {404: x}\n", "tls.404"),
+        ("port: !!bool abc\n", "this is no bool at line 1, column 7"),
+        ("host: !!timestamp abc\n", "this is no timestamp"),
+        ('port: !!int ""\n', "this is no int"),
+        ("a: " + "[" * 3000, "nested too deeply"),
+        ("a: [1\nb: 2\nc: {\n", "at line 2, column 2"),
+        ("&a a: &b {a: *b}\n", "a: "),
+        ("model_path: /m\nengines: [{url: 'http://u:secret@h:99999'}]\n", "engines.0.url: the port"),
+        ("model_path: /m\nengines: [{url: 'http://u:sec/ret@h:1'}]\n", "engines.0.url: the port"),
+        ("model_path: /m\nengines: [{url: 'http://h:0'}]\n", "engines.0.url: the port"),
+        ("model_path: /m\nengines: [{url: 'http://[::1'}]\n", "engines.0.url: the host"),
+        ("model_path: /m\nengines: [{url: 'http://:30000'}]\n", "engines.0.url: the URL has no host"),
+        ("model_path: /m\nengines: [{url: 'http://h:1?a=b'}]\n", "engines.0.url: the URL ends"),
+        ("models: [{model_path: /m, engines: [{url: 'http://h:x'}]}]\n", "models.0.engines.0.url: the port"),
+        ("model_path: /m\nport: 9\noperations: {port: 9}\n", "port and operations.port are both 9"),
+        ("model_path: /m\nshutdown_grace_s: .inf\n", "shutdown_grace_s: Input should be a finite"),
+        ("model_path: /m\nrouting: {recent_s: .nan}\n", "routing.recent_s: Input should be a finite"),
     ],
 )
 def test_mistakes_are_named(tmp_path: Path, text: str, named: str) -> None:
     path = tmp_path / "c.yaml"
     path.write_text(text)
-    with pytest.raises(ConfigError, match=named):
+    with pytest.raises(ConfigError, match=named) as refused:
         load(path)
+    assert len(str(refused.value).splitlines()) == 1 and "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "refused"),
+    [
+        ("127.0.0.1", "localhost", True),
+        ("0.0.0.0", "10.0.0.1", True),
+        ("", "::1", True),
+        ("gateway", "0.0.0.0", True),
+        ("Gateway", "gateway", True),
+        ("::", "0.0.0.0", False),
+        ("127.0.0.1", "127.0.0.2", False),
+        ("10.0.0.1", "gateway", False),
+    ],
+)
+def test_one_port_for_two_things_is_refused_where_the_hosts_overlap(one: str, other: str, refused: bool) -> None:
+    for a, b in ((one, other), (other, one)):
+        with pytest.raises(ConfigError, match=r"operations\.port") if refused else nullcontext():
+            load(model_path="/m", host=a, port=9, operations={"host": b, "port": 9})
+        load(model_path="/m", host=a, port=0, operations={"host": b, "port": 0})
+
+
+def test_no_setting_takes_infinity() -> None:
+    todo, seen = [Settings], set()
+    while todo:
+        model = todo.pop()
+        assert model.model_config.get("allow_inf_nan") is False, model
+        seen.add(model)
+        for field in model.model_fields.values():
+            inside = [field.annotation]
+            while inside:
+                kind = inside.pop()
+                inside += get_args(kind)
+                if isinstance(kind, type) and issubclass(kind, BaseModel) and kind not in seen:
+                    todo.append(kind)
+    assert len(seen) > 20
 
 
 def test_missing_file_is_named(tmp_path: Path) -> None:
@@ -92,7 +152,7 @@ TWO = "models: [{name: a, model_path: /m/a}, {name: b, model_path: /m/b}]\n"
         (TWO + "routes: [{name: r, weights: {a: 1}, fallbacks: [b, b]}]\n", "b is in the route already"),
         (TWO + "routes: [{name: r, weights: {a: 0}}]\n", "at least one must be above 0"),
         (TWO + "routes: [{name: r, weights: {a: -1, b: 1}}]\n", "weights.a is -1"),
-        (TWO + "routes: [{name: r, weights: {a: .nan}}]\n", "weights.a is nan"),
+        (TWO + "routes: [{name: r, weights: {a: .nan}}]\n", "routes.0.weights.a: Input should be a finite"),
         (TWO + "routes: [{name: r, weights: {}}]\n", "routes.0.weights"),
         (TWO + "admission: {tenants: [{name: t, api_keys: [k], models: [c]}]}\n", "t may use 'c'"),
         (

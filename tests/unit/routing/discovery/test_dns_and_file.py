@@ -103,9 +103,12 @@ async def test_a_file_is_followed_and_a_broken_one_keeps_the_last_list(tmp_path:
     assert not seen.lists, "a file that is not there yet is no list of none"
     write("- {url: 'http://a:1', name: a}\n- url: http://b:2\n")
     await until(lambda: seen.lists == [["http://a:1", "http://b:2"]])
-    failures = seen.failures
-    write("- url: [")
-    await until(lambda: seen.failures > failures)
+    for broken in ("- url: [", "- url: !!timestamp abc"):
+        failures, lines = seen.failures, len(caplog.records)
+        write(broken)
+        await until(lambda failures=failures: seen.failures > failures)
+        [line] = caplog.records[lines:]
+        assert "keeping the 2 known engines" in line.message and "\n" not in line.message
     os.unlink(path)
     await until(lambda: "No such file" in caplog.text.split("keeping the 2")[-2])
     write('[{"url": "http://c:3"}]')
@@ -127,12 +130,18 @@ async def test_a_file_is_followed_and_a_broken_one_keeps_the_last_list(tmp_path:
         ("- {url: 'http://a', nmae: x}", r"engines\[0\].nmae"),
         ("- {url: 'http://a', name: x}\n- {url: 'http://b', name: x}", "x is there twice"),
         ("\x00", "neither YAML nor JSON"),
+        ("- {url: !!bool abc}", "this is no bool at line 1, column 9"),
+        ('- {url: !!int ""}', "this is no int"),
+        ("- {404: x, url: 'http://a'}", r"engines\[0\].404"),
+        ("[" * 3000, "nested too deeply"),
+        ("- url: http://a:99999", r"engines\[0\].url: .*port"),
         ("- url: http://a\n  name: !!python/object:os.system x", "neither YAML nor JSON"),
     ],
 )
 def test_a_wrong_file_is_refused_with_the_place(text: str, reason: str) -> None:
-    with pytest.raises(BadList, match=reason):
+    with pytest.raises(BadList, match=reason) as refused:
         parse(text.encode())
+    assert len(str(refused.value).splitlines()) == 1
 
 
 def test_bytes_that_are_no_text_are_refused() -> None:
