@@ -238,3 +238,9 @@ async def test_all_processes_of_a_command_reload(tmp_path: Path) -> None:
                 for key, status in ((OLD, 401), (NEW, 200)):
                     async with fresh.get(f"{g.url}/v1/models", headers=auth(key)) as response:
                         assert response.status == status
+        g.write(port=1, operations={"port": 2})
+        g.process.send_signal(signal.SIGHUP)
+        for name in ("port", "operations.port"):
+            await g.logged(f"{name} has changed and needs a restart")
+        waiting = {x["message"].split()[0] for x in g.lines() if "needs a restart" in x["message"]}
+        assert waiting == {"port", "operations.port"}
