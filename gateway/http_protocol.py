@@ -1,5 +1,5 @@
 """uvicorn's HTTP protocol with what it lacks: limits on request headers, in time and in size, and OpenAI bodies for
-malformed requests.
+malformed requests, after the answers to those before them on the connection.
 
 A connection that is neither being served nor idle between two requests (uvicorn's own keep-alive timer) has
 `header_timeout_s` to bring a whole request head, however its bytes are spread. Bodies: gateway/api/body.py."""
@@ -12,20 +12,18 @@ from typing import Any, Final
 
 import httptools
 import orjson
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from gateway.errors import ApiError
 
 MAX_HEAD_BYTES: Final = 64 << 10
 MAX_HEADERS: Final = 200
+LINGER_S: Final = 2.0
+"""What still comes after a refusal is dropped for this long: closing at once would reset the connection under the answer."""
 
 
-class _HeadTooLarge(Exception):
-    """Ends the parser's work; uvicorn then asks for `send_400_response`."""
-
-
-class _UnknownExpectation(Exception):
-    """Likewise."""
+class _Refused(Exception):
+    """Ends the parser's work; uvicorn then asks for `send_400_response`, which sends the protocol's `_fault`."""
 
 
 class _Parser(httptools.HttpRequestParser):
@@ -52,9 +50,20 @@ class GatewayProtocol(HttpToolsProtocol):
     _head_bytes = 0
     """Of the finished lines of a request's head, by the parser's count."""
     _head_waiting = 0
-    """Of an unfinished head, from its second read on: the parser tells of a line only when it is whole."""
+    """Of an unfinished head, or of chunk lines and trailers, from the second read on: the parser tells of a line only when
+    it is whole."""
     _expects = b""
+    _hosts = 0
+    _coding: bytes | None = None
+    """The transfer-encoding."""
     _offers_upgrade = False
+    _in_body = False
+    """Between the head and the end of the request of `cycle`."""
+    _running: RequestResponseCycle | None = None
+    """The request that is being answered, or was last; `cycle` is the newest, which may wait in `pipeline`."""
+    _fault: ApiError | None = None
+    _broken = False
+    """What comes is no longer read; `_fault` is sent when all requests before it are answered."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         self.parser = _Parser(self)
@@ -63,22 +72,26 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._disarm()
+        if self._running is not None and not self._running.response_complete:
+            self._tell_disconnect(self._running)  # uvicorn tells only the newest
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        waiting = self._head_begun
+        if self._broken:
+            return
+        if self._head_begun or self._in_body:
+            self._head_waiting += len(data)  # set to 0 by what is no such line
         super().data_received(data)
-        if waiting and self._head_begun:
-            self._head_waiting += len(data)
-            if self._head_waiting > MAX_HEAD_BYTES and not self.transport.is_closing():
-                self.send_400_response("")
-        if self._header_timer is None and not self._served and not self.transport.is_closing():
+        if self._head_waiting > MAX_HEAD_BYTES and not self._broken:
+            self._fault = self._too_large()
+            self.send_400_response("")
+        if self._header_timer is None and not self._broken and not self._served and not self.transport.is_closing():
             self._arm()
 
     def on_message_begin(self) -> None:
         self._head_begun = True
         self._head_bytes = self._head_waiting = 0
-        self._expects = b""
+        self._expects, self._hosts, self._coding = b"", 0, None
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
@@ -87,30 +100,75 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._count(len(name) + len(value))
+        if self._in_body:  # a trailer: no header of the request
+            return
         super().on_header(name, value)
         if len(self.headers) > MAX_HEADERS:
-            raise _HeadTooLarge
+            self._fault = self._too_large()
+            raise _Refused
         if len(name) == 6 and name.lower() == b"expect":
             self._expects = value
+        elif len(name) == 4 and name.lower() == b"host":
+            self._hosts += 1
+        elif len(name) == 17 and name.lower() == b"transfer-encoding":
+            self._coding = value if self._coding is None else self._coding + b", " + value
 
     def _count(self, more: int) -> None:
         self._head_bytes += more
         if self._head_bytes > MAX_HEAD_BYTES:
-            raise _HeadTooLarge
+            self._fault = self._too_large()
+            raise _Refused
 
     def on_headers_complete(self) -> None:
         self._head_begun = False
+        self._head_waiting = 0
         self._disarm()
-        if self._expects and not self.expect_100_continue:
-            raise _UnknownExpectation
+        self._fault = self._head_fault()
+        if self._fault is not None:
+            raise _Refused
         # CONNECT is no offer: without a tunnel there is nothing to answer, and uvicorn refuses its target.
         self._offers_upgrade = self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
         if not self._offers_upgrade:
             super().on_headers_complete()
+            self._in_body = True
+
+    def on_body(self, body: bytes) -> None:
+        self._head_waiting = 0
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         if not self._offers_upgrade:
+            self._in_body = False
+            self._head_waiting = 0
             super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        answered = not self.pipeline
+        super().on_response_complete()
+        if self._broken and answered and not self.transport.is_closing():
+            self._refuse(self._fault or _improper())
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def _head_fault(self) -> ApiError | None:
+        if self._expects and not self.expect_100_continue:
+            return ApiError("expectation_failed", "the only expectation that can be met is 'Expect: 100-continue'")
+        version = self.parser.get_http_version()
+        if self._coding is not None and (version != "1.1" or self._coding.strip().lower() != b"chunked"):
+            message = "'Transfer-Encoding' of a request can only be 'chunked', of HTTP/1.1; send the body as it is"
+            return ApiError("invalid_request", message)
+        if self._hosts > 1 or (not self._hosts and version == "1.1"):
+            return ApiError("invalid_request", f"an HTTP/1.1 request has one 'Host' header, this one has {self._hosts}")
+        return None
+
+    def _too_large(self) -> ApiError:
+        if self._in_body:
+            message = f"the chunk extensions or trailers of the request's body are larger than {MAX_HEAD_BYTES} bytes"
+            return ApiError("invalid_request", message)
+        message = f"the request's headers are more than {MAX_HEADERS}, or larger than {MAX_HEAD_BYTES} bytes"
+        return ApiError("request_headers_too_large", message)
 
     def decline_upgrade(self, rest: bytes) -> None:
         """An upgrade is an offer that a server may leave alone: the request is read again as if it had made none, and `rest`,
@@ -127,20 +185,30 @@ class GatewayProtocol(HttpToolsProtocol):
         self.parser.feed_data(b"\r\n".join(lines) + b"\r\n\r\n" + rest)
 
     def send_400_response(self, msg: str) -> None:
-        if self._served:  # a pipelined request after one that is being answered: nothing may come into that answer
+        """Sends `_fault`, at once or after the answers to the requests before it; then the connection is closed."""
+        if self._broken or self.transport.is_closing():
+            return
+        self._broken = True
+        if self._in_body and not self.cycle.response_started:
+            if self.cycle is self._running:
+                self._tell_disconnect(self.cycle)
+                self._refuse(self._fault or _improper())
+            else:
+                self.pipeline.popleft()  # it is the newest, and is never started
+        elif self._in_body:  # its answer has begun or is sent: nothing may come into it, or is asked for after it
             self.transport.close()
-        elif max(self._head_bytes, self._head_waiting) > MAX_HEAD_BYTES or len(self.headers or ()) > MAX_HEADERS:
-            message = f"the request's headers are more than {MAX_HEADERS}, or larger than {MAX_HEAD_BYTES} bytes"
-            self._refuse(ApiError("request_headers_too_large", message))
-        elif self._expects and not self.expect_100_continue:
-            message = "the only expectation that can be met is 'Expect: 100-continue'"
-            self._refuse(ApiError("expectation_failed", message))
-        else:
-            self._refuse(ApiError("invalid_request", "the request is not proper HTTP/1.1"))
+        elif not self._served:
+            self._refuse(self._fault or _improper())
+
+    @staticmethod
+    def _tell_disconnect(cycle: RequestResponseCycle) -> None:
+        cycle.disconnected = True
+        cycle.waiting_for_100_continue = False
+        cycle.message_event.set()
 
     @property
     def _served(self) -> bool:
-        return self.cycle is not None and not self.cycle.response_complete
+        return self._running is not None and not self._running.response_complete
 
     def _arm(self) -> None:
         self._header_timer = self.loop.call_later(self.header_timeout_s, self._too_late)
@@ -167,7 +235,17 @@ class GatewayProtocol(HttpToolsProtocol):
             f"x-request-id: req_{secrets.token_hex(16)}\r\nconnection: close\r\n\r\n"
         )
         self.transport.write(STATUS_LINE[error.status] + head.encode() + body)
-        self.transport.close()
+        self._disarm()
+        if self._broken and self.transport.can_write_eof():
+            self.transport.write_eof()
+            self.flow.resume_reading()
+            self._header_timer = self.loop.call_later(LINGER_S, self.transport.close)
+        else:
+            self.transport.close()
+
+
+def _improper() -> ApiError:
+    return ApiError("invalid_request", "the request is not proper HTTP/1.1")
 
 
 def protocol(header_timeout_s: float) -> type[asyncio.Protocol]:

@@ -176,7 +176,8 @@ class Metrics:
         """Requests that run on each engine, from all processes of this command. Reads the files, as `render` does."""
         together = CollectorRegistry()
         MultiProcessCollector(together)  # type: ignore[no-untyped-call]
-        found = together.restricted_registry(["catalejo_in_flight_requests"]).collect()
+        # A restricted registry would find nothing: the collector does not know its names before it has read the files.
+        found = (metric for metric in together.collect() if metric.name == "catalejo_in_flight_requests")
         return {s.labels["worker"]: int(s.value) for metric in found for s in metric.samples}
 
     def render(self) -> bytes:

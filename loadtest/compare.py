@@ -1,19 +1,17 @@
 """Two runs side by side: effect sizes with bootstrap intervals, and "no difference shown" when that is so.
 
 For each figure: A, B, the ratio B / A, and the 95 % bootstrap interval of B - A over requests. A difference is shown when
-the interval excludes zero. Requests of one session depend on each other, so sessions are resampled, not requests, when a
-run has several turns per session: each session counts as one value, the mean of its turns."""
+the interval excludes zero. Requests of one session depend on each other, so whole sessions are resampled."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from loadtest.statistics import Floats, Interval, bootstrap_difference
+from loadtest.statistics import Floats, Interval, bootstrap_difference, percentile_interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,44 +37,39 @@ class Difference:
         return "differs" if ratio is None else f"B is {abs(ratio - 1):.1%} {'higher' if ratio > 1 else 'lower'}"
 
 
-def _percentile(p: float) -> Callable[[Floats], NDArray[np.float64]]:
-    return lambda values: np.asarray(np.percentile(values, p, axis=-1))
-
-
-def _mean(values: Floats) -> NDArray[np.float64]:
-    return np.asarray(values.mean(axis=-1))
-
-
-FIGURES: tuple[tuple[str, str, Callable[[Floats], NDArray[np.float64]]], ...] = (
-    ("ttft mean", "ttft", _mean),
-    ("ttft p50", "ttft", _percentile(50)),
-    ("ttft p99", "ttft", _percentile(99)),
-    ("tpot mean", "tpot", _mean),
-    ("tpot p50", "tpot", _percentile(50)),
-    ("tpot p99", "tpot", _percentile(99)),
-    ("e2e mean", "e2e", _mean),
-    ("e2e p50", "e2e", _percentile(50)),
-    ("e2e p99", "e2e", _percentile(99)),
+# name, what of a sample, percentile or None for the mean
+FIGURES: tuple[tuple[str, str, int | None], ...] = tuple(
+    (f"{name} {what}", name, p)
+    for name in ("ttft", "tpot", "e2e")
+    for what, p in (("mean", None), ("p50", 50), ("p99", 99))
 )
 
 
-def values(samples: Sequence[dict[str, Any]], name: str) -> Floats:
-    """Milliseconds. Turns of a session become their mean when there are several, so that rows are independent."""
-    sessions: dict[int, list[float]] = {}
+def sessions(samples: Sequence[dict[str, Any]], name: str) -> list[Floats]:
+    """Milliseconds of the requests that were answered, one array a session."""
+    found: dict[int, list[float]] = {}
     for s in samples:
         if s[name] is not None and not s["error"]:
-            sessions.setdefault(s["session"], []).append(s[name] * 1e3)
-    return np.array([np.mean(v) for v in sessions.values()], dtype=np.float64)
+            found.setdefault(s["session"], []).append(s[name] * 1e3)
+    return [np.array(values, dtype=np.float64) for values in found.values()]
 
 
 def compare(a: dict[str, Any], b: dict[str, Any], *, seed: int = 0) -> list[Difference]:
+    """The figures are the reports' own. A percentile that one of the samples cannot hold is left out."""
     out = []
-    for figure, name, statistic in FIGURES:
-        left, right = values(a["samples"], name), values(b["samples"], name)
-        if left.size < 2 or right.size < 2:
+    for figure, name, p in FIGURES:
+        left, right = sessions(a["samples"], name), sessions(b["samples"], name)
+        if len(left) < 2 or len(right) < 2:
             continue
+        one, other = np.concatenate(left), np.concatenate(right)
+        if p is not None and (percentile_interval(one, p) is None or percentile_interval(other, p) is None):
+            continue
+
+        def statistic(values: Floats, p: int | None = p) -> float:
+            return float(values.mean() if p is None else np.percentile(values, p))
+
         interval = bootstrap_difference(left, right, statistic, seed=seed)
-        out.append(Difference(figure, float(statistic(left[None])[0]), float(statistic(right[None])[0]), interval))
+        out.append(Difference(figure, statistic(one), statistic(other), interval))
     return out
 
 

@@ -62,23 +62,27 @@ def samples_needed(p: float) -> int:
 
 
 def bootstrap_difference(
-    a: Sequence[float] | Floats,
-    b: Sequence[float] | Floats,
-    statistic: Callable[[Floats], NDArray[np.float64]],
+    a: Sequence[Floats],
+    b: Sequence[Floats],
+    statistic: Callable[[Floats], float],
     *,
     resamples: int = 2000,
     seed: int = 0,
 ) -> Interval:
-    """95 % interval of statistic(b) - statistic(a). `statistic` maps [resamples, n] to [resamples]."""
+    """95 % interval of statistic(b) - statistic(a). Each element holds the values of one group, which belong together:
+    groups are drawn with replacement, and the statistic is taken over all their values (Davison & Hinkley 1997, 3.8)."""
     rng = np.random.default_rng(seed)
 
-    def draw(values: Sequence[float] | Floats) -> Floats:
-        array = np.asarray(values, dtype=np.float64)
+    def draw(groups: Sequence[Floats]) -> Floats:
+        flat = np.concatenate(groups)
+        lengths = np.array([g.size for g in groups])
+        starts = np.cumsum(lengths) - lengths
         out = np.empty(resamples)
-        step = max(1, 4_000_000 // max(1, array.size))  # bounded memory
-        for start in range(0, resamples, step):
-            count = min(step, resamples - start)
-            out[start : start + count] = statistic(array[rng.integers(0, array.size, (count, array.size))])
+        for i in range(resamples):
+            picked = rng.integers(0, lengths.size, lengths.size)
+            taken = lengths[picked]
+            within = np.arange(taken.sum()) - np.repeat(np.cumsum(taken) - taken, taken)
+            out[i] = statistic(flat[np.repeat(starts[picked], taken) + within])
         return out
 
     low, high = np.percentile(draw(b) - draw(a), [2.5, 97.5])

@@ -201,10 +201,16 @@ def faults_of(report: dict[str, Any]) -> list[str]:
 
 
 def run(tokens: int, half: str, chunk: int, checkpoint: Path | None, as_json: bool) -> int:
+    def say(text: str) -> None:
+        if not as_json:
+            print(f"{text} ...", file=sys.stderr)
+
     report: dict[str, Any] = {"load_average": os.getloadavg()[0]}
     if half in ("mock", "both"):
+        say(f"{tokens} token ids through the gateway to an engine that answers at once")
         report["mock"] = mock(tokens)
     if half in ("local", "both"):
+        say(f"{tokens} token ids through the embedded engine, three times; on a CPU count a minute for a few thousand")
         report["local"] = local(tokens, chunk, checkpoint)
     if as_json:
         print(json.dumps(report, indent=2))

@@ -37,6 +37,8 @@ def _run(options: Options, client: Client) -> dict[str, Any]:
     from loadtest.live import Live
     from loadtest.running import ServerError, run
 
+    if not client.quiet:
+        typer.echo("measuring the server's tokens per word with two requests ...", err=True)
     try:
         with Live(options.load, enabled=not client.quiet, every_s=client.progress_every) as live:
             return run(options, live.update)

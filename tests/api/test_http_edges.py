@@ -110,3 +110,146 @@ async def test_100_continue_is_answered_before_the_body(stack: Stack, value: str
         writer.write(body)
         assert (await reader.read()).startswith(b"HTTP/1.1 200")
     writer.close()
+
+
+CHUNKED = (
+    f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n".encode()
+)
+FIRST_CHUNK = b"%x\r\n%b\r\n" % (len(BODY), BODY)
+
+
+def last_refusal(answers: list[tuple[int, dict[str, str], bytes]]) -> tuple[int, str]:
+    status, headers, body = answers[-1]
+    assert headers["connection"] == "close" and headers["x-request-id"]
+    return status, orjson.loads(body)["error"]["code"]
+
+
+@pytest.mark.parametrize("gap", [False, True])
+@pytest.mark.parametrize("valid", [[get("/health")], [post()], [post(), get("/health"), post()]])
+@pytest.mark.parametrize(
+    ("after", "refusal"),
+    [
+        (b"garbage\r\n\r\n", (400, "invalid_request")),
+        ("é}".encode(), (400, "invalid_request")),  # of a body whose length was counted in characters
+        (get("/health", "x-a: b\r\n" * 201), (431, "request_headers_too_large")),
+        (get("/health", f"x-a: {'b' * (65 << 10)}\r\n"), (431, "request_headers_too_large")),
+        (get("/health", "expect: x\r\n"), (417, "expectation_failed")),
+        (CHUNKED + b"zz\r\n", (400, "invalid_request")),
+    ],
+)
+async def test_requests_before_an_unusable_one_are_answered_first(
+    stack: Stack, valid: list[bytes], after: bytes, refusal: tuple[int, str], gap: bool
+) -> None:
+    whole = b"".join(valid)
+    pieces = [whole, after] if gap else [whole + after]
+    reader, writer = await asyncio.open_connection("127.0.0.1", stack.port)
+    for piece in pieces:
+        writer.write(piece)
+        await asyncio.sleep(0.005 * gap)
+    answers = []
+    async with asyncio.timeout(20):
+        for _ in [*valid, after]:
+            head = (await reader.readuntil(b"\r\n\r\n")).decode()
+            headers = dict(line.lower().split(": ", 1) for line in head.split("\r\n")[1:] if line)
+            answers.append((int(head.split()[1]), headers, await reader.readexactly(int(headers["content-length"]))))
+        assert await reader.read() == b""
+    writer.close()
+    assert [status for status, _, _ in answers[:-1]] == [200] * len(valid)
+    assert last_refusal(answers) == refusal
+
+
+async def test_a_stream_before_an_unusable_request_comes_whole(stack: Stack) -> None:
+    body = orjson.dumps(body_of("Hello", {"max_tokens": 4, "stream": True}))
+    head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    reader, writer = await asyncio.open_connection("127.0.0.1", stack.port)
+    writer.write(head.encode() + body + b"}\r\n")
+    async with asyncio.timeout(20):
+        stream, end, refusal = (await reader.read()).partition(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+    writer.close()
+    assert stream.startswith(b"HTTP/1.1 200") and end and refusal.startswith(b"HTTP/1.1 400")
+
+
+@pytest.mark.parametrize("begun", [b"", FIRST_CHUNK, FIRST_CHUNK[:40]])
+@pytest.mark.parametrize("size", [b"zz", b"-5", b"f" * 18, b"5 5"])
+async def test_a_broken_chunked_body_is_a_400(stack: Stack, begun: bytes, size: bytes) -> None:
+    if begun == FIRST_CHUNK[:40]:
+        begun = b"%x\r\n%b\r\n" % (40, BODY[:40])
+    before = len(stack.engine.requests())
+    answers = await ask(stack, CHUNKED + begun + size + b"\r\nhello\r\n0\r\n\r\n", get("/health"))
+    assert len(answers) == 1 and last_refusal(answers) == (400, "invalid_request")
+    await stack.settled()  # the handler does not wait for the rest of the body
+    assert len(stack.engine.requests()) == before
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        FIRST_CHUNK + b"0\r\n" + b"x-a: bbbbbbbbbb\r\n" * 20_000,
+        FIRST_CHUNK + b"0\r\nx-a: " + b"b" * 300_000,
+        FIRST_CHUNK + b"5;a=" + b"b" * 300_000,
+    ],
+    ids=["trailers", "one trailer", "extension"],
+)
+async def test_endless_trailers_and_chunk_extensions_are_a_400(stack: Stack, lines: bytes) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", stack.port)
+    writer.write(CHUNKED)
+    for i in range(0, len(lines), 4000):
+        writer.write(lines[i : i + 4000])
+        await asyncio.sleep(0)
+    async with asyncio.timeout(20):
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+    writer.close()
+    assert head.startswith("HTTP/1.1 400") and "connection: close" in head
+
+
+async def test_trailers_are_read_and_are_no_headers(stack: Stack) -> None:
+    answers = await ask(stack, CHUNKED + FIRST_CHUNK + b"0\r\nx-request-id: trailing\r\n\r\n", post())
+    assert [status for status, _, _ in answers] == [200, 200]
+    assert "trailing" not in answers[0][1]["x-request-id"]
+
+
+@pytest.mark.parametrize(
+    "codings", ["gzip, chunked", "gzip", "chunked, chunked", "identity", "", "chunked\r\ntransfer-encoding: chunked"]
+)
+async def test_another_transfer_coding_is_refused(stack: Stack, codings: str) -> None:
+    before = len(stack.engine.requests())
+    request = CHUNKED.replace(b": chunked", f": {codings}".encode())
+    answers = await ask(stack, request + FIRST_CHUNK + b"0\r\n\r\n", get("/health"))
+    assert len(answers) == 1 and last_refusal(answers) == (400, "invalid_request")
+    assert len(stack.engine.requests()) == before
+
+
+@pytest.mark.parametrize("hosts", ["", "host: x\r\nHost: x\r\n"])
+async def test_http_1_1_has_one_host(stack: Stack, hosts: str) -> None:
+    answers = await ask(stack, get("/health").replace(b"host: x\r\n", hosts.encode()), get("/health"))
+    assert len(answers) == 1 and last_refusal(answers) == (400, "invalid_request")
+
+
+async def test_http_1_0_needs_no_host_and_chunked_in_any_case_is_taken(stack: Stack) -> None:
+    [(status, _, _)] = await ask(stack, b"GET /health HTTP/1.0\r\n\r\n")
+    assert status == 200
+    [(status, _, _)] = await ask(stack, CHUNKED.replace(b": chunked", b": Chunked") + FIRST_CHUNK + b"0\r\n\r\n")
+    assert status == 200
+
+
+async def test_a_broken_body_of_a_declined_upgrade_is_a_400_too(stack: Stack) -> None:
+    offer = UPGRADE.format("h2c").encode()
+    request = CHUNKED.replace(b"host: x\r\n", b"host: x\r\n" + offer) + b"zz\r\n"
+    answers = await ask(stack, request, get("/health"))
+    assert len(answers) == 1 and last_refusal(answers) == (400, "invalid_request")
+
+
+async def test_the_first_of_two_requests_ends_when_the_client_leaves(stack: Stack) -> None:
+    """The running one is told, not only the newest."""
+    stack.engine.script([{"pieces": ["a"] * 1000, "delay_ms": 50}])
+    before = len(stack.engine.requests())
+    _, writer = await asyncio.open_connection("127.0.0.1", stack.port)
+    writer.write(post() + post())
+    async with asyncio.timeout(20):
+        while len(stack.engine.requests()) == before:
+            await asyncio.sleep(0.01)
+        writer.close()
+        await writer.wait_closed()
+        while not stack.engine.aborts():
+            await asyncio.sleep(0.01)
+    await stack.settled()

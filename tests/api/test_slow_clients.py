@@ -120,7 +120,9 @@ async def test_nonsense_after_a_request_does_not_come_into_its_answer(strict: St
     strict.engine.script([{"pieces": ["a", "b"], "delay_ms": 200}])
     reader, writer = await asyncio.open_connection("127.0.0.1", strict.port)
     writer.write(WHOLE + b"nonsense\r\n\r\n")
-    assert b"400" not in await rest(reader)
+    answer = await answered(reader)
+    assert answer.startswith(b"HTTP/1.1 200") and orjson.loads(answer.partition(b"\r\n\r\n")[2])["choices"]
+    assert refusal(await rest(reader)) == (400, "invalid_request")
     writer.close()
 
 

@@ -110,10 +110,13 @@ class Catalogue:
         allowed = self._allowed.get(tenant)
         return [t for t in self._targets.values() if allowed is None or t.name in allowed]
 
-    @property
-    def default(self) -> str:
-        """For requests that may leave `model` out: the first model's name."""
-        return next(iter(self.models))
+    def default(self, tenant: str) -> str:
+        """For requests that may leave `model` out: the first model's name, or the first name that the tenant may use."""
+        first = next(iter(self.models))
+        allowed = self._allowed.get(tenant)
+        if allowed is None or first in allowed:
+            return first
+        return next((name for name in self._targets if name in allowed), first)
 
     def entry(self, target: Target) -> dict[str, Any]:
         """What /v1/models says of one name."""

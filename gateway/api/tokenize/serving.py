@@ -50,4 +50,4 @@ class TokenizeService:
         return {"prompt": await asyncio.to_thread(checkpoint.decode, ids)}
 
     def _model(self, name: str | None, tenant: str) -> ServedModel:
-        return self._catalogue.target(name or self._catalogue.default, tenant).first
+        return self._catalogue.target(name or self._catalogue.default(tenant), tenant).first

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 from typing import Any
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,8 +16,10 @@ from gateway.api.chat.message import whole_answer
 from gateway.api.chat.stream import ChunkStyle, ChunkWriter
 from gateway.api.context import RequestContext
 from gateway.api.generation.logprobs import TokenTexts
-from gateway.api.generation.run import Run, Update
+from gateway.api.generation.run import Opened, Run, Update
+from gateway.errors import ApiError
 from gateway.metrics import Metrics
+from gateway.observability.tracing import NO_SPAN
 from gateway.parsing import OutputParser, ToolSpec
 from gateway.prompt import Checkpoint
 from tests.api.harness import TINY
@@ -56,6 +58,7 @@ class Stream:
 
     rid = "r"
     finished = False
+    span = NO_SPAN
 
     def __init__(self, reads: list[list[Reply]]) -> None:
         self._reads = iter(reads)
@@ -73,7 +76,12 @@ def run_of(reads: list[list[Reply]], stop: tuple[str, ...], thinking: bool, choi
         OutputParser(CHECKPOINT, starts_in_reasoning=thinking, tools=TOOLS, stop=stop, call_id_factory=lambda: "call_x")
         for _ in range(choices)
     ]
-    return Run(Stream(reads), parsers, 9, "tiny", RequestContext("r"), METRICS, 0.1, AsyncExitStack())  # type: ignore[arg-type]
+
+    async def nowhere(failed: str, why: ApiError) -> Opened:
+        raise why
+
+    opened = Opened(Stream(reads), parsers, np.zeros(9, np.uint32), "tiny", "tiny", TEXTS, nowhere)  # type: ignore[arg-type]
+    return Run(opened, RequestContext("r"), METRICS, 0.1)
 
 
 def name(update: Update, saw_call: bool) -> str:

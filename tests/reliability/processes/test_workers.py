@@ -54,7 +54,8 @@ async def test_one_scrape_counts_what_all_processes_did(gateway: Command) -> Non
     assert "catalejo_build_info{" in text and "pid=" not in text
     for engine in ("engine-0", "engine-1"):
         assert f'catalejo_worker_up{{worker="{engine}"}} 1.0' in text
-    assert (await gateway.call("GET", "/metrics")).status == 404
+    assert (await gateway.call("GET", "/metrics")).status == 401  # a key is asked for first
+    assert (await gateway.call("GET", "/metrics", headers=KEYS["free"])).status == 403
 
 
 async def test_one_ledger_holds_what_all_processes_did(
@@ -135,12 +136,15 @@ async def replaced(gateway: Command, victim: int) -> None:
 
 async def test_an_administrators_drain_holds_for_all_processes_and_counts_all_of_them(gateway: Command) -> None:
     for engine in gateway.engines:
-        engine.script([{"pieces": [[5]] * 40, "delay_ms": 50}])
+        engine.script([{"pieces": [[5]] * 100, "delay_ms": 50}])
     streams = [asyncio.create_task(read_all(gateway)) for _ in range(12)]
     await running(gateway, 12)
     drained = await gateway.operations("/admin/engines/engine-0/drain", "POST")
     assert (drained.status, drained.json["state"]) == (200, "draining")
     assert drained.json["in_flight"] == gateway.engines[0].running
+    for _ in range(12):  # whichever process answers
+        listed = (await gateway.operations("/admin/engines")).json["engines"]
+        assert sum(e["in_flight"] for e in listed) == 12
     assert await states(gateway, "draining")
     assert all(await asyncio.gather(*streams)), "what runs there goes on"
     assert (await gateway.operations("/admin/engines/engine-0/drain", "DELETE")).json["state"] == "up"

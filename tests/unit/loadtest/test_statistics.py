@@ -105,7 +105,38 @@ def test_bootstrap_interval_excludes_zero_about_5_times_of_100_when_nothing_diff
     rng = np.random.default_rng(4)
     shown = 0
     for i in range(200):
-        a, b = rng.normal(size=60), rng.normal(size=60)
-        interval = bootstrap_difference(a, b, lambda v: np.asarray(v.mean(axis=-1)), resamples=400, seed=i)
+        a, b = list(rng.normal(size=(60, 1))), list(rng.normal(size=(60, 1)))
+        interval = bootstrap_difference(a, b, lambda v: float(v.mean()), resamples=400, seed=i)
         shown += interval.low > 0 or interval.high < 0
     assert shown <= 24
+
+
+def test_compare_gives_the_reports_own_figures_and_draws_whole_sessions() -> None:
+    """A long session weighs by its requests; and where sessions differ more than requests, their number is what counts."""
+    rng = np.random.default_rng(5)
+
+    def run(shift: float) -> dict[str, object]:
+        rows = []
+        for session in range(12):
+            level = rng.normal(10 + shift, 3)
+            for _ in range(5 + 40 * (session % 3)):
+                value = float(level + rng.normal(0, 0.1))
+                rows.append({"session": session, "ttft": value, "tpot": value, "e2e": value, "error": ""})
+        return {"samples": rows}
+
+    a, b = run(0), run(0)
+    found = {d.figure: d for d in compare(a, b)}
+    assert found["ttft mean"].a == pytest.approx(1e3 * np.mean([r["ttft"] for r in a["samples"]]))  # type: ignore[attr-defined]
+    assert "ttft p50" in found and not found["ttft mean"].shown
+    wide = found["ttft mean"].interval
+    alone = [{**r, "session": i} for i, r in enumerate(a["samples"])]  # type: ignore[arg-type,var-annotated]
+    others = [{**r, "session": i} for i, r in enumerate(b["samples"])]  # type: ignore[arg-type,var-annotated]
+    narrow = {d.figure: d for d in compare({"samples": alone}, {"samples": others})}["ttft mean"].interval
+    assert wide.high - wide.low > 3 * (narrow.high - narrow.low)
+
+
+def test_compare_leaves_out_percentiles_that_a_sample_cannot_hold() -> None:
+    few = run_of(np.linspace(1, 2, 20))
+    assert {d.figure for d in compare(few, few)} == {
+        f"{n} {w}" for n in ("ttft", "tpot", "e2e") for w in ("mean", "p50")
+    }
