@@ -19,6 +19,6 @@ def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture
 async def engine(target: Target) -> AsyncIterator[EngineClient]:
-    timeout = aiohttp.ClientTimeout(total=60)
+    timeout = aiohttp.ClientTimeout(total=280)
     async with aiohttp.ClientSession(timeout=timeout) as session:
         yield EngineClient(target.url, target.token, session)
