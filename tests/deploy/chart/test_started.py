@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import socket
-import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,6 +15,7 @@ import pytest
 import yaml
 
 from tests.api.harness import TINY
+from tests.certificates import self_signed
 from tests.deploy.chart.matrix import KEYS
 from tests.deploy.chart.rendering import container, render
 from tests.deploy.metric_names import CHART, ROOT
@@ -24,15 +23,6 @@ from tests.mock_engine import MockEngine
 
 KEY = "0123456789abcdef-first"
 VALUES = (KEYS, "gateway.workers=2", "gateway.tls.secretName=tls", "gateway.ledger.enabled=true")
-
-
-def certificate(folder: Path) -> None:
-    openssl = shutil.which("openssl")
-    if openssl is None:
-        pytest.skip("needs the openssl command to make a certificate")
-    command = [openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    command += ["-keyout", str(folder / "tls.key"), "-out", str(folder / "tls.crt"), "-days", "2"]
-    subprocess.run([*command, "-subj", "/CN=m3.example.org"], check=True, capture_output=True)
 
 
 def free_ports() -> tuple[int, int]:
@@ -60,7 +50,7 @@ async def test_the_charts_gateway_starts_and_serves(tmp_path: Path) -> None:
     own, other = tmp_path / "tls", tmp_path / "other"
     for folder in (own, other):
         folder.mkdir()
-        certificate(folder)
+        self_signed(folder / "tls.crt", folder / "tls.key", "m3.example.org")
     port, operations = free_ports()
     text = out.one("ConfigMap", "-gateway")["data"]["catalejo.yaml"].replace("/etc/catalejo-tls", str(own))
     config = yaml.safe_load(text)

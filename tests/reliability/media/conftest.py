@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import shutil
 import ssl
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.certificates import self_signed
+
 
 @pytest.fixture(scope="session")
 def tls_files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    openssl = shutil.which("openssl")
-    if openssl is None:
-        pytest.skip("needs the openssl command to make a certificate")
     folder = tmp_path_factory.mktemp("tls")
-    key, certificate = folder / "key.pem", folder / "cert.pem"
-    command = [openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    command += ["-keyout", str(key), "-out", str(certificate), "-days", "2", "-subj", "/CN=pictures.example"]
-    command += ["-addext", "subjectAltName=DNS:pictures.example"]
-    subprocess.run(command, check=True, capture_output=True)
+    certificate, key = folder / "cert.pem", folder / "key.pem"
+    self_signed(certificate, key, "pictures.example", "DNS:pictures.example")
     return key, certificate
 
 

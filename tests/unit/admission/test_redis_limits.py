@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
 import socket
-import subprocess
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -22,6 +20,7 @@ from gateway.errors import ApiError
 from gateway.metrics import Metrics
 from gateway.processes.client import HubClient
 from gateway.processes.hub import Hub
+from tests.certificates import self_signed
 from tests.fixtures.redis import RedisServer
 
 
@@ -301,13 +300,8 @@ async def test_processes_of_one_command_share_through_redis_and_without_it_throu
 
 
 async def test_tls_and_password(tmp_path: Path) -> None:
-    openssl = shutil.which("openssl")
-    if openssl is None:
-        pytest.skip("needs the openssl command to make a certificate")
     key, certificate = tmp_path / "k.pem", tmp_path / "c.pem"
-    command = [openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    command += ["-keyout", str(key), "-out", str(certificate), "-days", "2", "-subj", "/CN=localhost"]
-    subprocess.run([*command, "-addext", "subjectAltName=DNS:localhost"], check=True, capture_output=True)
+    self_signed(certificate, key, "localhost", "DNS:localhost")
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
