@@ -179,6 +179,12 @@ class Stack:
             ):
                 await asyncio.sleep(0.01)
 
+    async def alone(self, timeout: float = 30.0) -> None:
+        """Waits until no request but the question itself is open, refused and left ones too."""
+        async with asyncio.timeout(timeout):
+            while await self.metric("catalejo_http_requests_in_flight") > 1:
+                await asyncio.sleep(0.01)
+
 
 def body_of(content: Any, fields: dict[str, Any]) -> dict[str, Any]:
     """A request with one user message, unless `fields` brings messages. A field given as None is left out."""
