@@ -86,16 +86,16 @@ unsafe fn horizontal_rows(rows: [*const u8; 4], taps: &Packed, out: [*mut u8; 4]
             for _ in 0..n / 2 {
                 let (first, next) = (_mm256_set1_epi32(*w), _mm256_set1_epi32(*w.add(1)));
                 let bytes = [load(0, source), load(2, source)];
-                for r in 0..2 {
-                    acc[r] = add(add(acc[r], bytes[r], first_two, first), bytes[r], next_two, next);
+                for (acc, bytes) in acc.iter_mut().zip(bytes) {
+                    *acc = add(add(*acc, bytes, first_two, first), bytes, next_two, next);
                 }
                 w = w.add(2);
                 source += 12;
             }
             if n % 2 == 1 {
                 let first = _mm256_set1_epi32(*w);
-                for r in 0..2 {
-                    acc[r] = add(acc[r], load(2 * r, source), first_two, first);
+                for (acc, bytes) in acc.iter_mut().zip([load(0, source), load(2, source)]) {
+                    *acc = add(*acc, bytes, first_two, first);
                 }
             }
             let words = _mm256_packs_epi32(_mm256_sra_epi32(acc[0], shift), _mm256_sra_epi32(acc[1], shift));

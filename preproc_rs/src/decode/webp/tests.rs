@@ -2,9 +2,10 @@
 
 use super::compare::{both, Kept};
 use super::v3::{available, decode};
-use super::Job;
+use super::{Job, Target};
 use crate::cancel::CancelToken;
-use crate::error::Code;
+use crate::decode::Header;
+use crate::error::{bail, Code, Result};
 use libwebp_sys::*;
 
 /// xorshift: the same pictures on every run.
@@ -142,4 +143,31 @@ fn a_cancelled_job_stops() {
     let mut kept = Kept { width: 40, rows: Vec::new() };
     assert_eq!(decode(&job, 40, 300, &mut kept).map_err(|e| e.code), Err(Code::Cancelled));
     assert!(kept.rows.is_empty());
+}
+
+/// A target that fails takes the decoder down with its own error or panic, not the process.
+#[test]
+fn what_a_target_says_comes_through() {
+    struct Failing(bool);
+
+    impl Target for Failing {
+        fn header(&mut self, _: Header) -> Result<()> {
+            Ok(())
+        }
+
+        fn push(&mut self, _: &[u8], _: usize, _: usize) -> Result<()> {
+            assert!(!self.0, "a bug");
+            bail!(Deadline, "too late")
+        }
+    }
+
+    if !available() {
+        return;
+    }
+    let data = encoded(&mut Random(5), &[7; 3 * 40 * 30], 40, 30);
+    let cancel = CancelToken::default();
+    let job = Job { data: &data, max_pixels: 1 << 24, apply_exif: true, cancel: &cancel };
+    assert_eq!(decode(&job, 40, 30, &mut Failing(false)).map_err(|e| e.code), Err(Code::Deadline));
+    let panicked = std::panic::catch_unwind(|| decode(&job, 40, 30, &mut Failing(true)));
+    assert_eq!(panicked.expect_err("a panic").downcast_ref::<&str>(), Some(&"a bug"));
 }

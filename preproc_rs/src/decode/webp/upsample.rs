@@ -98,10 +98,10 @@ unsafe fn convert(luma: *const u8, sums: [*const u16; 2], out: *mut u8) {
     let planes = [0, 1, 2].map(|c| _mm256_packus_epi16(first[c], second[c]));
     for third in 0..3 {
         let mut bytes = zero;
-        for c in 0..3 {
-            // SAFETY: 16 bytes of an array.
-            let mask = unsafe { _mm_load_si128(INTERLEAVE.0[third][c].as_ptr().cast()) };
-            let part = _mm256_shuffle_epi8(planes[c], _mm256_broadcastsi128_si256(mask));
+        for (plane, mask) in planes.iter().zip(&INTERLEAVE.0[third]) {
+            // SAFETY: 16 bytes of an array, aligned like the whole.
+            let mask = unsafe { _mm_load_si128(mask.as_ptr().cast()) };
+            let part = _mm256_shuffle_epi8(*plane, _mm256_broadcastsi128_si256(mask));
             bytes = _mm256_or_si256(bytes, part);
         }
         // SAFETY: the caller gives 96 writable bytes; each half of the block takes 48.

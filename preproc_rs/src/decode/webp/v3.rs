@@ -1,13 +1,15 @@
 //! Lossy WebP without alpha on CPUs of level x86-64-v3: libwebp's decoder, compiled for them and with a faster reader
-//! (csrc/webp), and its fancy upsampling done by `upsample`. Rows leave while they are in the cache and the picture is never held;
-//! every byte equals libwebp's own RGB (tests below).
+//! (csrc/webp), and its fancy upsampling done by `upsample`. Rows leave while they are in the cache and the picture is never
+//! held; every byte equals libwebp's own RGB (`tests`).
 
 use super::upsample::Upsampler;
 use super::{check, Job, Target};
 use crate::error::{bail, Error, Result};
 use crate::memory::try_zeroed;
 use libwebp_sys::VP8StatusCode;
+use std::any::Any;
 use std::ffi::{c_int, c_void};
+use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
 use std::sync::Once;
 
 /// Luma rows libwebp hands over at once: 16, and 8 held back by the loop filter.
@@ -49,8 +51,10 @@ pub fn decode(job: &Job<'_>, width: usize, height: usize, target: &mut dyn Targe
     let status = unsafe {
         catalejo_webp_decode(job.data.as_ptr(), job.data.len(), width as c_int, height as c_int, take, user.cast())
     };
-    if let Some(error) = rows.error {
-        return Err(error);
+    match rows.failed {
+        Some(Failure::Error(error)) => return Err(error),
+        Some(Failure::Panic(payload)) => resume_unwind(payload),
+        None => {}
     }
     check(status)?;
     if rows.done != height {
@@ -59,7 +63,7 @@ pub fn decode(job: &Job<'_>, width: usize, height: usize, target: &mut dyn Targe
     Ok(())
 }
 
-/// One luma row and its chroma rows.
+/// What libwebp has handed over, and where it goes.
 struct Rows<'a> {
     job: &'a Job<'a>,
     target: &'a mut dyn Target,
@@ -72,7 +76,13 @@ struct Rows<'a> {
     band: Vec<u8>,
     stride: usize,
     done: usize,
-    error: Option<Error>,
+    failed: Option<Failure>,
+}
+
+/// Why `take` stopped the decoder. A panic must not cross C.
+enum Failure {
+    Error(Error),
+    Panic(Box<dyn Any + Send>),
 }
 
 /// Called by libwebp with each group of finished rows.
@@ -104,13 +114,13 @@ extern "C" fn take(
             plane(v, chroma_stride, chroma_rows, chroma_width),
         ]
     };
-    match rows.take(y, count, planes, luma_stride, chroma_stride) {
-        Ok(()) => 1,
-        Err(error) => {
-            rows.error = Some(error);
-            0
-        }
-    }
+    let outcome = catch_unwind(AssertUnwindSafe(|| rows.take(y, count, planes, luma_stride, chroma_stride)));
+    rows.failed = match outcome {
+        Ok(Ok(())) => return 1,
+        Ok(Err(error)) => Some(Failure::Error(error)),
+        Err(payload) => Some(Failure::Panic(payload)),
+    };
+    0
 }
 
 impl<'a> Rows<'a> {
@@ -129,7 +139,7 @@ impl<'a> Rows<'a> {
             band: try_zeroed((MOST_ROWS + 1) * stride)?,
             stride,
             done: 0,
-            error: None,
+            failed: None,
         })
     }
 
@@ -145,7 +155,11 @@ impl<'a> Rows<'a> {
     ) -> Result<()> {
         self.job.cancel.check()?;
         let (width, chroma_width) = (self.upsampler.width, self.upsampler.chroma_width());
-        if count > MOST_ROWS || y % 2 != 0 || y + count > self.height || y != self.done + usize::from(self.waiting) {
+        if count > MOST_ROWS
+            || !y.is_multiple_of(2)
+            || y + count > self.height
+            || y != self.done + usize::from(self.waiting)
+        {
             bail!(Corrupt, "the WebP decoder gave rows out of order");
         }
         let [luma, chroma @ ..] = planes;
