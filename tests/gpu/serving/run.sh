@@ -22,7 +22,7 @@ export TVM_FFI_CACHE_DIR=$CACHE/tvm-ffi TRITON_CACHE_DIR=$CACHE/triton TRITON_CA
 python3 -c 'from engine.msa.kernels import build; print("kernels:", build.unavailable() or build.library())' &
 built=$!
 [ -d "$SITE/sglang" ] || { mkdir -p "$SITE" && python3 -c "$unpack" "$SITE" "$IN/site.tar.xz"; }
-timeout 150 python3 tests/gpu/serving/compile_ahead.py || echo "not all of SGLang's sources could be compiled ahead"
+timeout ${AHEAD:-150} python3 tests/gpu/serving/compile_ahead.py || echo "not all of SGLang's sources could be compiled ahead"
 wait $built || echo "our CUDA kernels could not be built: Triton serves"
 echo "unpacked and built after $SECONDS s"
 code=0
