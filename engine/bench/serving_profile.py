@@ -11,6 +11,7 @@ import json
 import re
 import shutil
 import tempfile
+import zlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -70,7 +71,7 @@ def read(folder: Path) -> dict[str, Any] | None:
         try:
             with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as trace:
                 return summary(json.load(trace)["traceEvents"])
-        except (OSError, EOFError, ValueError):
+        except (OSError, EOFError, ValueError, zlib.error):
             return None
     return None
 
