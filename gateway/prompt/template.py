@@ -15,7 +15,7 @@ from typing import Any, Final
 from jinja2 import TemplateError, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
-from jinja2.runtime import Context
+from jinja2.runtime import Context, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from gateway.prompt import json_text
@@ -70,7 +70,15 @@ class ChatTemplate:
 
     def render(self, variables: Mapping[str, Any]) -> str:
         """Raises jinja2.TemplateError, or what the template's expressions raise (TypeError, ...)."""
-        return self._template.render(variables)
+        context = self._template.new_context(variables)
+        try:
+            return "".join(self._template.root_render_func(context))
+        finally:
+            # A macro and the variables it sees hold each other: let go of, they would wait for the cycle collector, which
+            # would come the more often for all of them.
+            for value in context.vars.values():
+                if isinstance(value, Macro):
+                    del value._func
 
 
 def _case_filter(env: _Environment, original: Callable[..., Any]) -> Callable[..., str]:

@@ -62,7 +62,8 @@ class Opened:
 
     model       the model that serves it; `told`: what the answer calls it
     prompt      its token ids, media expanded
-    move        (engine that failed, why) -> the same request elsewhere; raises ApiError when there is nowhere
+    move        (this, engine that failed, why) -> the same request elsewhere; raises ApiError when there is nowhere. It is
+                given this, since holding it would make a cycle that keeps the whole request until the collector comes
     """
 
     stream: GenerationStream
@@ -71,7 +72,7 @@ class Opened:
     model: str
     told: str
     texts: TokenTexts
-    move: Callable[[str, ApiError], Awaitable[Opened]]
+    move: Callable[[Opened, str, ApiError], Awaitable[Opened]]
 
 
 class Run:
@@ -129,7 +130,7 @@ class Run:
         child(self._metrics.upstream_retries, name, failure.code).inc()
         self._stream.close()
         try:
-            moved = await self.opened.move(name, failure)
+            moved = await self.opened.move(self.opened, name, failure)
         except ApiError:
             return False
         if moved.model != self._model:
