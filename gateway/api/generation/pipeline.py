@@ -127,7 +127,7 @@ class Pipeline:
             context.usage.add_media(given.media)
         left = len(runs)
 
-        async def closed(run: Run) -> None:
+        def closed(run: Run) -> None:
             nonlocal left
             left -= 1
             permit.settle(run.completion_tokens)

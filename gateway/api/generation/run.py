@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, Literal
@@ -81,7 +80,7 @@ class Run:
         self._context = context
         self._metrics = metrics
         self._abort_wait_s = abort_wait_s
-        self._resources = AsyncExitStack()
+        self._on_close: Callable[[], None] | None = None
         self._first: float | None = None
         self._last = 0.0
         self._closed = False
@@ -230,8 +229,9 @@ class Run:
         except (TimeoutError, ApiError):
             return  # the answer is complete; only the engine's last word is missing
 
-    def on_close(self, callback: Callable[[], Awaitable[None]]) -> None:
-        self._resources.push_async_callback(callback)
+    def on_close(self, callback: Callable[[], None]) -> None:
+        """Called once everything else is given back."""
+        self._on_close = callback
 
     async def aclose(self) -> None:
         """Gives everything back; aborts what is unfinished. Safe to call twice."""
@@ -243,7 +243,9 @@ class Run:
         self._account()
         self._end_span(None if not self._open or self._stream.finished else "aborted")
         self._stream.close()
-        await self._resources.aclose()
+        on_close, self._on_close = self._on_close, None  # it holds this run
+        if on_close is not None:
+            on_close()
 
     def _end_span(self, error: str | None) -> None:
         span = self._stream.span

@@ -343,6 +343,3 @@ def test_wrong_settings_are_named(fields: dict[str, object], said: str) -> None:
 async def test_permits_of_a_gateway_without_limits_have_no_headers() -> None:
     async with Admission(AdmissionSettings(), Metrics()).acquire("default") as permit:
         assert permit.headers == {}
-async def test_permits_of_a_gateway_without_limits_have_no_headers() -> None:
-    async with Admission(AdmissionSettings(), Metrics()).acquire("default") as permit:
-        assert permit.headers == {}
