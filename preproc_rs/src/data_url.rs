@@ -5,15 +5,15 @@ use crate::error::{bail, Result};
 use crate::memory::try_vec;
 
 /// (declared media type in lower case or "", bytes).
-pub fn decode(url: &str, max_bytes: usize) -> Result<(String, Vec<u8>)> {
-    let bytes = url.as_bytes();
+pub fn decode(bytes: &[u8], max_bytes: usize) -> Result<(String, Vec<u8>)> {
     if !bytes.get(..5).is_some_and(|scheme| scheme.eq_ignore_ascii_case(b"data:")) {
         bail!(BadDataUrl, "the URL does not begin with data:");
     }
     let Some(comma) = bytes.iter().take(4096).position(|b| *b == b',') else {
         bail!(BadDataUrl, "the data URL has no comma between its media type and its data");
     };
-    let mut parts = url[5..comma].split(';');
+    let head = String::from_utf8_lossy(&bytes[5..comma]);
+    let mut parts = head.split(';');
     let media_type = parts.next().unwrap_or_default().trim().to_ascii_lowercase();
     if !parts.any(|p| p.trim().eq_ignore_ascii_case("base64")) {
         bail!(BadDataUrl, "the data URL is not base64; write data:<type>;base64,<data>");
@@ -129,7 +129,7 @@ mod tests {
         for url in
             ["data:;base64,aGk+Pw==", "DATA:IMAGE/PNG;Base64,aGk-Pw%3D%3d", "data:image/png;a=b;base64,aG\r\n k+ Pw=="]
         {
-            assert_eq!(decode(url, 4).expect(url).1, b"hi>?", "{url}");
+            assert_eq!(decode(url.as_bytes(), 4).expect(url).1, b"hi>?", "{url}");
         }
         assert_eq!(decode("data:;base64,", 4).expect("empty").1, b"");
         for (url, code) in [
@@ -144,7 +144,7 @@ mod tests {
             ("data:;base64,%4", Code::BadDataUrl),
             ("data:;base64,aGkhaGkh", Code::TooManyBytes),
         ] {
-            assert_eq!(decode(url, 4).unwrap_err().code, code, "{url}");
+            assert_eq!(decode(url.as_bytes(), 4).unwrap_err().code, code, "{url}");
         }
     }
 }

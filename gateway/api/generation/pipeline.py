@@ -27,6 +27,7 @@ from gateway.api.generation.sending import LARGE_PROMPT_TOKENS, Sender, timed
 from gateway.api.generation.text import TextWork, context_exceeded
 from gateway.api.settings import ApiSettings
 from gateway.errors import ApiError
+from gateway.media.types import HeldUrl
 from gateway.metrics import Metrics, child
 from gateway.observability.usage import RequestUsage
 from gateway.routing.blocks import block_names
@@ -145,6 +146,9 @@ class Pipeline:
         began = perf_counter()
         with context.step("media"):
             media = await self._media.prepare(plan.media, tenant=context.tenant)
+        for part in plan.media:
+            if isinstance(part.url, HeldUrl):
+                part.url.release()
         return Inputs(rendered, media, perf_counter() - began)
 
     async def _render(self, plan: Plan, context: RequestContext) -> RenderedPrompt:
