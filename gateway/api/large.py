@@ -5,7 +5,7 @@ replaced by a short token that no client can guess; after validation the tokens 
 ranges of the body. When a token stands anywhere else (in a tool's schema, say), or a string has escapes, the body is parsed
 as it came: the result is the same either way.
 
-All runs in a thread, in steps that are short, since each holds the interpreter lock and with it every stream."""
+All runs in a thread, the search without the interpreter lock: whoever holds that holds every stream."""
 
 from __future__ import annotations
 
@@ -21,56 +21,29 @@ from gateway.media.types import HeldUrl
 
 Model = TypeVar("Model", bound=BaseModel)
 LARGE_BYTES: Final = 16 << 10
-STEP_BYTES: Final = 256 << 10
-MEMBER: Final = re.compile(rb'"(?:url|image_url|video_url)"[ \t\r\n]*:[ \t\r\n]*\Z')
-BEGIN: Final = b'"data:'
+MEMBER: Final = re.compile(rb'"(?:url|image_url|video_url)"[ \t\r\n]*:[ \t\r\n]*"\Z')
 LOOK_BACK_BYTES: Final = 64
 Resolve = Callable[[str], str]
 
 
 def take_out(body: bytes) -> tuple[bytes, dict[str, HeldUrl]]:
     """(the body with tokens, token -> URL)."""
+    from gateway.media.preproc import find_data_urls
+
     nonce = secrets.token_hex(16)
     urls: dict[str, HeldUrl] = {}
     pieces: list[bytes | memoryview] = []
     view = memoryview(body)
     kept = 0
-    at = _find(body, BEGIN, 0)
-    while at >= 0:
-        end = -1
-        if MEMBER.search(body, max(0, at - LOOK_BACK_BYTES), at):
-            end = _plain_end(body, at + 1)
-        if end - at > LARGE_BYTES:
+    for start, end in find_data_urls(body, LARGE_BYTES):
+        if MEMBER.search(body, max(0, start - LOOK_BACK_BYTES), start):
             token = f"data:token:{nonce}:{len(urls)}"
-            urls[token] = HeldUrl.of(token, body, at + 1, end)
-            pieces += (view[kept : at + 1], token.encode())
+            urls[token] = HeldUrl.of(token, body, start, end)
+            pieces += (view[kept:start], token.encode())
             kept = end
-        at = _find(body, BEGIN, max(end, at + len(BEGIN)))
     if not urls:
         return body, urls
     return b"".join([*pieces, view[kept:]]), urls
-
-
-def _find(body: bytes, what: bytes, start: int) -> int:
-    for begin in range(start, len(body), STEP_BYTES):
-        at = body.find(what, begin, begin + STEP_BYTES + len(what) - 1)
-        if at >= 0:
-            return at
-    return -1
-
-
-def _plain_end(body: bytes, start: int) -> int:
-    """Where the string that begins at `start` ends; -1 when its bytes are not its characters, or it has no end."""
-    for begin in range(start, len(body), STEP_BYTES):
-        piece = body[begin : begin + STEP_BYTES]
-        quote = piece.find(b'"')
-        if quote >= 0:
-            piece = piece[:quote]
-        if not piece.isascii() or b"\\" in piece:
-            return -1
-        if quote >= 0:
-            return begin + quote
-    return -1
 
 
 def parse_large(model: type[Model], body: bytes, put_back: Callable[[Model, Resolve], int]) -> Model:

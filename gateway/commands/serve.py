@@ -19,6 +19,7 @@ from gateway.observability.logging import configure
 from gateway.observability.tracing import missing
 from gateway.processes.client import HubClient
 from gateway.processes.sockets import ListenError, bind, close, port_of, tls_context
+from gateway.threads import start_default_threads
 
 if TYPE_CHECKING:
     import uvicorn
@@ -141,8 +142,9 @@ def _server(config: uvicorn.Config) -> uvicorn.Server:
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            """What is there by now stays: the collector need not look at a hundred thousand objects again and again, each time
+            """What is there by then stays: the collector need not look at a hundred thousand objects again and again, each time
             with all streams standing still."""
+            start_default_threads()
             await super().startup(sockets)
             gc.collect()
             gc.freeze()

@@ -104,6 +104,12 @@ def source_key(data: bytes, options: Options) -> str:
     return digest.hexdigest()
 
 
+def find_data_urls(body: bytes, least: int) -> list[tuple[int, int]]:
+    """[start, end) of the strings in a JSON body that are data: URLs longer than `least` bytes, without escapes."""
+    found: list[tuple[int, int]] = rs.find_data_urls(body, least)
+    return found
+
+
 def decode_data_url(url: str, max_bytes: int) -> tuple[str, bytes]:
     try:
         if isinstance(url, HeldUrl):

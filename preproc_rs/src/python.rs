@@ -322,6 +322,13 @@ fn decode_data_url<'py>(
     Ok((media_type, to_bytes(py, bytes)?))
 }
 
+/// [start, end) of each long data: URL in a JSON body that stands there without escapes.
+#[pyfunction]
+fn find_data_urls(py: Python<'_>, body: &Bound<'_, PyBytes>, least: usize) -> Vec<(usize, usize)> {
+    let bytes = body.as_bytes();
+    py.detach(|| url::find(bytes, least))
+}
+
 /// `PyBytes::new`, which copies with the GIL held: milliseconds for ten megabytes, most of them page faults.
 fn to_bytes(py: Python<'_>, from: Vec<u8>) -> PyResult<Bound<'_, PyBytes>> {
     let length = isize::try_from(from.len()).map_err(|_| PyValueError::new_err("too many bytes"))?;
@@ -367,5 +374,6 @@ fn preproc_rs(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(probe, m)?)?;
     m.add_function(wrap_pyfunction!(decode_alone, m)?)?;
     m.add_function(wrap_pyfunction!(decode_data_url, m)?)?;
+    m.add_function(wrap_pyfunction!(find_data_urls, m)?)?;
     m.add_function(wrap_pyfunction!(sniff, m)?)
 }
