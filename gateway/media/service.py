@@ -49,9 +49,7 @@ class MediaService:
         m = self.metrics = metrics or MediaMetrics()
         self.settings = settings
         in_flight = BytesInFlight(settings.max_bytes_in_flight, m.in_flight_bytes)
-        self._ingest = ThreadPool(
-            "ingest", INGEST_THREADS, INGEST_QUEUE, nice=DECODE_NICE, wait=m.seconds.labels("ingest")
-        )
+        self._ingest = ThreadPool("ingest", INGEST_THREADS, INGEST_QUEUE, wait=m.seconds.labels("ingest"))
         self._images = ThreadPool(
             "image",
             settings.image_threads,
