@@ -87,7 +87,7 @@ class ChatTemplate:
 
     def render(self, variables: Mapping[str, Any]) -> str:
         """Raises jinja2.TemplateError, or what the template's expressions raise (TypeError, ...)."""
-        context = self._template.new_context(variables)
+        context = self._template.new_context(dict(variables))
         try:
             return "".join(self._template.root_render_func(context))
         finally:
