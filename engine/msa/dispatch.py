@@ -65,19 +65,6 @@ def _emulated_make(shape: DecodeShape, device: torch.device) -> Any:
     return Sm90Runner(shape, device, Tuning(score_ctas=3, depth=2, cluster=2, pdl=False))
 
 
-def _sm90_shared_make(shape: DecodeShape, device: torch.device) -> Any:
-    from engine.msa.kernels.sm90 import Sm90Runner, choose, sharing
-
-    multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
-    return Sm90Runner(shape, device, sharing(choose(shape, multiprocessors)))
-
-
-def _emulated_shared_make(shape: DecodeShape, device: torch.device) -> Any:
-    from engine.msa.kernels.sm90 import Sm90Runner, Tuning
-
-    return Sm90Runner(shape, device, Tuning(score_ctas=7, depth=2, cluster=4, pdl=False, share_choice=True))
-
-
 def _triton_refuse(shape: DecodeShape, device: torch.device) -> str | None:
     try:
         import triton.knobs
@@ -171,11 +158,9 @@ KERNELS = {
     "triton": Kernel(_triton_refuse, _triton_make),
     "reference": Kernel(lambda shape, device: None, _reference_make),
     "emulated": Kernel(_emulated_refuse, _emulated_make),
-    "sm90_shared": Kernel(_sm90_refuse, _sm90_shared_make),
-    "emulated_shared": Kernel(_emulated_refuse, _emulated_shared_make),
 }
 PREFILL = {
-    **{n: Kernel(_rows_refuse(k.refuse), _rows_make(k.make)) for n, k in KERNELS.items() if not n.endswith("_shared")},
+    **{n: Kernel(_rows_refuse(k.refuse), _rows_make(k.make)) for n, k in KERNELS.items()},
     "block_major": Kernel(_prefill_refuse, _block_major_make),
     "union": Kernel(_prefill_refuse, _union_make),
 }
@@ -196,13 +181,27 @@ class Row:
     reason: str
 
 
+def _choosers(batch: PrefillBatch) -> float:
+    """Queries that choose a block, at the mean: below about 3, reading it once for all of them saves nothing."""
+    blocks = sum(-(-length // batch.config.block_size) for length in batch.lengths)
+    return batch.rows * batch.config.topk_blocks / max(1, blocks)
+
+
 TABLE = (
     Row("sm90", ("sm_90",), "decode", lambda shape: True, "Hopper: two launches, no score array, copy-engine reads"),
     Row("triton", (), "decode", lambda shape: True, "portable: four launches"),
     Row("reference", (), "decode", lambda shape: True, "nothing faster runs here"),
+    Row(
+        "block_major",
+        ("sm_90",),
+        "prefill",
+        lambda batch: batch.rows >= 64 and _choosers(batch) >= 3,
+        "each block is read once for all the queries that chose it",
+    ),
     Row("sm90", ("sm_90",), "prefill", lambda batch: True, "Hopper: row by row through the decode kernel"),
     Row("triton", (), "prefill", lambda batch: True, "portable: row by row through the decode kernel"),
     Row("reference", (), "prefill", lambda batch: True, "nothing faster runs here"),
+    Row("fused", ("sm_90",), "select", lambda batch: batch.rows >= 256, "no score array, tiles of 32 queries"),
     Row("split", (), "select", lambda batch: True, "scores split over the keys"),
     Row("reference", (), "select", lambda batch: True, "nothing faster runs here"),
 )

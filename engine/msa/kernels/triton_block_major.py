@@ -170,8 +170,8 @@ def _merge_kernel(
     row, group = row_begin + unit // GROUPS, unit % GROUPS
     head, d, slot = tl.arange(0, HEADS), tl.arange(0, D), tl.arange(0, SLOTS)
     there = tl.load(ranks + unit * SLOTS + slot) >= 0
-    at = state + (unit * SLOTS + slot)[:, None] * HEADS + head[None, :]
-    top = tl.max(tl.load(at, mask=there[:, None] & (head < GQA)[None, :], other=float("-inf")), axis=0)
+    states = state + (unit * SLOTS + slot)[:, None] * HEADS + head[None, :]
+    top = tl.max(tl.load(states, mask=there[:, None] & (head < GQA)[None, :], other=float("-inf")), axis=0)
     top = tl.where(head < GQA, top, 0.0)
     total = tl.zeros([HEADS], tl.float32)
     out = tl.zeros([HEADS, D], tl.float32)
@@ -193,12 +193,13 @@ def _merge_kernel(
 
 @dataclass(frozen=True)
 class Tuning:
-    """Launch numbers, none measured yet. `per`: most queries of one work item."""
+    """Launch numbers; measured: docs/kernels.md. `per`: most queries of one work item. 64 rows and 4 warps leave room for
+    two programs a multiprocessor, one's softmax under the other's dots."""
 
-    m: int = 128
+    m: int = 64
     per: int = 64
-    warps: int = 8
-    stages: int = 2
+    warps: int = 4
+    stages: int = 1
     pass_bytes: int = 1 << 30
     """Most bytes of parts held at once: a longer chunk is done in passes of rows."""
 

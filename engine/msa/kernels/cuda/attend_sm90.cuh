@@ -20,8 +20,8 @@
 
 namespace msa {
 
-// K/V type, query type, warps a CTA, 8 KB steps in its ring, blocks given, chosen by the cluster's CTAs together
-template <int KD, int QD, int WARPS, int DEPTH, bool GIVEN, bool SHARED = false>
+// K/V type, query type, warps a CTA, 8 KB steps in its ring, blocks given
+template <int KD, int QD, int WARPS, int DEPTH, bool GIVEN>
 struct Attend {
   static constexpr int kThreads = WARPS * 32, kMinCtas = DEPTH == 2 ? 3 : 2;
   static constexpr int kMath = kMathType<KD>;
@@ -79,11 +79,6 @@ struct Attend {
   MSA_DEVICE static void run(const AttendParams& p, char* memory, int cluster_size) {
     Smem& sm = *reinterpret_cast<Smem*>(memory);
     stamp(1, 0);
-    using Sent = typename Chooser<WARPS>::Shared;  // lies where the parts of the merge come to lie later
-    static_assert(sizeof(Sent) <= sizeof(sm.parts), "three CTAs of this size just fit a multiprocessor");
-    if constexpr (SHARED) {
-      for (int i = tid(); i < 16 * kTopK; i += kThreads) sm.parts[i] = float4{0.f, 0.f, 0.f, 0.f};
-    }
     cluster_arrive();
     const int log_cluster = popc(cluster_size - 1);  // a power of two
     const int rank = bid() & (cluster_size - 1), unit = bid() >> log_cluster;
@@ -115,11 +110,7 @@ struct Attend {
       const int own_page = length > 0 ? page_of(p.table, table_row(p.table, request), (length - 1) >> 7) : 0;
       grid_wait();
       stamp(1, 1);
-      if constexpr (SHARED)
-        Chooser<WARPS>::choose_shared(p, sm.chooser, sm.arena.choose, *reinterpret_cast<Sent*>(sm.parts), request, j, group, share,
-                                      own_page, rank, cluster_size);
-      else
-        Chooser<WARPS>::choose(p, sm.chooser, sm.arena.choose, request, j, group, share, own_page);
+      Chooser<WARPS>::choose(p, sm.chooser, sm.arena.choose, request, j, group, share, own_page);
     }
     const Chosen& chosen = sm.chooser.chosen;
     stamp(1, 4);
