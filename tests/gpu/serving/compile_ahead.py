@@ -40,8 +40,7 @@ def compile_one(entry: tuple[str, str, tuple[Any, ...]]) -> str:
 
 
 if __name__ == "__main__":
-    with multiprocessing.get_context("spawn").Pool(
-        len(MODULES)
-    ) as pool:  # forked processes could not ask the GPU its name
+    workers = min(len(MODULES), os.cpu_count() or 1)
+    with multiprocessing.get_context("spawn").Pool(workers) as pool:  # forked ones could not ask the GPU its name
         for line in pool.imap_unordered(compile_one, MODULES):
             print("compiled ahead:", line, flush=True)
