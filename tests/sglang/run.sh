@@ -144,8 +144,8 @@ if wants bench; then  # `catalejo bench engine` from start to table; on a CPU th
   stop
   echo "test-sglang: catalejo bench engine (log: $OUT/bench)"
   server "$SGLANG_VENV/bin/python" -m engine.bench.serving --small --layers 3 --hidden 128 --modes auto \
-    --prefix 64 --own 20 --decode 4 --concurrency 1,2 --new 3,20 --port "$PORT" --logs $OUT/bench --out $OUT/bench.json \
+    --prefix 64 --own 20 --decode 4 --concurrency 1,2 --new 20 --far 128 --passes 2 --profile --port "$PORT" --logs $OUT/bench --out $OUT/bench.json \
     "${FLAGS[@]}" --max-total-tokens 20000 >$OUT/bench.txt || { failed=1; tail -20 $OUT/bench.txt; }
-  grep -E '^(round|greedy|mix 2)' $OUT/bench.txt || failed=1
+  grep -E '(: profile|^greedy|^mix 2|^far 20)' $OUT/bench.txt || failed=1
 fi
 exit $failed
