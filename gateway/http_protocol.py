@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import httptools
 import orjson
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from gateway.errors import ApiError
@@ -39,6 +40,25 @@ class _Parser(httptools.HttpRequestParser):
             super().feed_data(data)
         except httptools.HttpParserUpgrade as offer:
             self._protocol.decline_upgrade(bytes(data[offer.args[0] :]))
+
+
+class StreamConnection:
+    """The Connection of gateway/api/sse.py: a chunk of the body straight to the transport, as the cycle's `send` writes it."""
+
+    __slots__ = ("_flow", "_transport")
+
+    def __init__(self, transport: asyncio.Transport, flow: FlowControl) -> None:
+        self._transport = transport
+        self._flow = flow
+
+    def write(self, data: bytes) -> bool:
+        if self._transport.is_closing():
+            return True
+        self._transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        return not self._flow.write_paused
+
+    async def drain(self) -> None:
+        await self._flow.drain()
 
 
 class GatewayProtocol(HttpToolsProtocol):
@@ -150,6 +170,8 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._running = cycle
+        connection = StreamConnection(self.transport, self.flow)
+        cycle.scope["extensions"] = {"catalejo.connection": connection}  # type: ignore[dict-item]  # uvicorn knows others
         super()._start_asgi_task(cycle, app)
 
     def _head_fault(self) -> ApiError | None:

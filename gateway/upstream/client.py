@@ -1,8 +1,8 @@
 """The engine's client: one POST per generation, replies handed over as they arrive.
 
 `open()` returns once the engine has answered its status line, so that a refusal is an exception and never a stream.
-Iterating a `GenerationStream` gives lists: everything that one read brought. Closing it before the end closes the
-connection, and the engine aborts the request, during prefill too.
+`GenerationStream.deliver` hands over lists: everything that one read brought, as soon as it is there. Closing the stream
+before the end closes the connection, and the engine aborts the request, during prefill too.
 
 Resending: a 409 `missing_media` is answered with all rows, once, to the same engine. A connection that broke before any
 byte of the answer came is tried once more (an idle pooled connection may have been closed by the engine).
@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import ssl
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
@@ -249,7 +249,7 @@ class EngineUnreachable(ApiError):
 
 
 class GenerationStream:
-    """The replies of one request. Iterate, then `aclose()`; both ends are safe to call twice."""
+    """The replies of one request. `deliver` until it says that this was all, then `close()`, which is safe to call twice."""
 
     def __init__(
         self,
@@ -270,6 +270,7 @@ class GenerationStream:
         self._clock = asyncio.get_running_loop().time
         self._first_until = began + times.first_token_timeout_s
         self.until = until
+        self._due = until
         self.on_first_token: Callable[[], None] | None = None
         self.on_success: Callable[[], None] | None = None
         """The answer came to its end. Acceptance is no success: an engine may take everything and finish nothing."""
@@ -280,26 +281,33 @@ class GenerationStream:
         self.tokens_seen = False
         """Set by the reader of the replies: the request can no longer be moved to another engine."""
 
-    async def batches(self) -> AsyncIterator[list[Reply]]:
-        """Yields every reply that has arrived, in lists. Raises ApiError when the engine breaks off or takes too long."""
-        response = self._response
-        response.deadline = min(self._first_until, self.until)
+    async def deliver(self, take: Callable[[list[Reply]], bool]) -> bool:
+        """Gives `take` every reply that arrives, in lists, without a task switch where it can: True at the answer's end,
+        False when `take` wants no more for now. Raises ApiError when the engine breaks off or takes too long, and what
+        `take` raises."""
+        response, reader, clock, token_s = self._response, self._reader, self._clock, self._times.token_timeout_s
+        # Of the next token: from when the reader is back, however slow it is.
+        self._due = min(clock() + token_s if self.began else self._first_until, self.until)
+        response.until(self._due)
+
+        def arrived(data: bytes) -> bool:
+            more = True
+            if replies := reader.feed(data):
+                if not self.began:
+                    self._begin()
+                more = take(replies)
+                if reader.ended:
+                    return False
+                self._due = min(clock() + token_s, self.until)
+                response.until(self._due)
+            if clock() >= self._due:  # a stream of keep-alives, or one that never ends
+                raise TimeoutError
+            return more
+
         try:
-            async for data in response.pieces():
-                if replies := self._reader.feed(data):
-                    if not self.began:
-                        self.began = True
-                        self.span.first_token()
-                        if self.on_first_token is not None:
-                            self.on_first_token()
-                    yield replies
-                    if self._reader.ended:
-                        break
-                    # From when the reader is back, however slow it is.
-                    response.deadline = min(self._clock() + self._times.token_timeout_s, self.until)
-                if self._clock() >= response.deadline:  # a stream of keep-alives, or one that never ends
-                    raise TimeoutError
-            self._reader.finish()
+            if not await response.deliver(arrived) and not reader.ended:
+                return False
+            reader.finish()
             # The chunked body's last bytes let the connection go back to the pool; mostly they are here already.
             response.settle()
             if self.on_success is not None:
@@ -308,13 +316,20 @@ class GenerationStream:
             self.broke()
             raise ApiError("engine_error", "the engine's answer broke off or was not understood") from None
         except TimeoutError:
-            if not self._reader.ended:
+            if not reader.ended:
                 self.broke()
                 raise self._late() from None
         except OSError:
-            if not self._reader.ended:
+            if not reader.ended:
                 self.broke()
                 raise ApiError("engine_error", "the connection to the engine broke during the answer") from None
+        return True
+
+    def _begin(self) -> None:
+        self.began = True
+        self.span.first_token()
+        if self.on_first_token is not None:
+            self.on_first_token()
 
     def broke(self) -> None:
         """The engine failed this answer. Before the first token the request may move, and who moves it counts the failure."""
@@ -326,7 +341,7 @@ class GenerationStream:
         now, times = self._clock(), self._times
         if now >= self.until:
             return EngineTimeout("total", times.total_timeout_s)
-        if now >= self._response.deadline:
+        if now >= self._due:
             if self.began:
                 return EngineTimeout("token", times.token_timeout_s)
             return EngineTimeout("first_token", times.first_token_timeout_s)
@@ -362,12 +377,15 @@ def _bare(item: Item) -> Item:
 
 async def _body(response: Answer) -> Mapping[str, Any]:
     """The JSON object of a refusal, or an empty one."""
-    raw = b""
+    raw = bytearray()
+
+    def take(piece: bytes) -> bool:
+        raw.extend(piece)
+        return len(raw) <= MAX_REFUSAL_BYTES
+
     try:
-        async for piece in response.pieces():
-            raw += piece
-            if len(raw) > MAX_REFUSAL_BYTES:
-                return {}
+        if not await response.deliver(take):
+            return {}
         body = orjson.loads(raw)
     except (OSError, TimeoutError, orjson.JSONDecodeError):
         return {}

@@ -7,7 +7,7 @@ engine's stream brought is returned as one piece of bytes.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,20 +67,23 @@ class ChunkWriter:
         for i, choice in enumerate(self._choices):
             choice.prefix = b"data: " + head + b',"choices":[{"index":%d,"delta":' % i
 
-    async def events(self, run: Run) -> AsyncIterator[bytes]:
+    async def write(self, run: Run, client: sse.Client) -> None:
         """The whole stream, [DONE] included. Closes the run on every path."""
+
+        def take(updates: list[Update]) -> bool:
+            if not self._head:
+                self._begin(run)
+            tail = self._usage_tail(run) if self._style.continuous_usage else b"}\n\n"
+            data = b"".join([piece for update in updates for piece in self._update(update, tail)])
+            return client.write(data) if data else True
+
         try:
-            async for updates in run.updates():
-                if not self._head:
-                    self._begin(run)
-                tail = self._usage_tail(run) if self._style.continuous_usage else b"}\n\n"
-                if data := b"".join([piece for update in updates for piece in self._update(update, tail)]):
-                    yield data
+            await run.deliver(take, client.ready)
             if self._style.include_usage:
                 usage = orjson.dumps(usage_of(run))
-                yield b"data: " + self._head + b',"choices":[],"usage":' + usage + b"}\n\n" + sse.DONE
+                client.write(b"data: " + self._head + b',"choices":[],"usage":' + usage + b"}\n\n" + sse.DONE)
             else:
-                yield sse.DONE
+                client.write(sse.DONE)
         finally:
             await run.aclose()
 

@@ -1,7 +1,7 @@
 """One generation that the engine has accepted: its replies become parsed updates and usage.
 
 A `Run` owns the place in admission, the worker's slot and the engine's stream; `aclose()` gives all back and aborts
-the engine request when it is not finished. Streaming and non-streaming answers both come from `updates()`.
+the engine request when it is not finished. Streaming and non-streaming answers both come from `deliver()`.
 
 An engine that breaks off before its first token costs nobody an answer: the request moves to another engine, once per
 engine, or to another model where the name has one. After the first token it never does, since the client has seen part
@@ -14,9 +14,10 @@ abort, and for at most `abort_wait_s` its last lines are awaited, since they hol
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -47,6 +48,14 @@ class Update:
     events: list[Event]
     finish: FinishReason | None = None
     matched: str | int | None = None
+
+
+Take = Callable[[list[Update]], bool]
+"""Takes what is new. False: its reader is slower than the engine."""
+
+
+async def at_once() -> None:
+    """For a reader that is never slower."""
 
 
 @dataclass(slots=True)
@@ -107,12 +116,16 @@ class Run:
     def reasoning_tokens(self) -> int:
         return sum(c.parser.reasoning_tokens for c in self.choices)
 
-    async def updates(self) -> AsyncIterator[list[Update]]:
-        """Everything that one read of the engine's stream brought, in order. Raises ApiError when the engine fails."""
+    async def deliver(self, take: Take, ready: Callable[[], Awaitable[None]] = at_once) -> None:
+        """Gives `take` everything that one read of the engine's stream brought, in order, until the end. When it returns
+        False, it gets nothing more before `ready()` has come back. Raises ApiError when the engine fails."""
         while True:
             try:
-                async for out in self._updates():
-                    yield out
+                while not await self._stream.deliver(partial(self._arrived, take)):
+                    if not self._open:
+                        await self._collect_usage()
+                        return
+                    await ready()
                 return
             except ApiError as e:
                 self._end_span(e.code)
@@ -137,30 +150,26 @@ class Run:
         self._take_over(moved)
         return True
 
-    async def _updates(self) -> AsyncIterator[list[Update]]:
-        async for replies in self._stream.batches():
-            now = perf_counter()
-            if self._first is None:
-                self._first = now
-                child(self._metrics.ttft, self._model).observe(now - self._context.began)
-                self._context.notes.setdefault("ttft_ms", round((now - self._context.began) * 1000, 2))
-            else:
-                self._gaps.observe(now - self._last)
-            self._last = now
-            out: list[Update] = []
-            failure: ApiError | None = None
-            try:
-                for reply in replies:
-                    self._take(reply, out)
-            except ApiError as e:
-                failure = e  # what came before it still goes out
-            if out:
-                yield out
-            if failure is not None:
-                raise failure
-            if not self._open and not self._stream.finished:
-                await self._collect_usage()
-                return
+    def _arrived(self, take: Take, replies: list[Reply]) -> bool:
+        now = perf_counter()
+        if self._first is None:
+            self._first = now
+            child(self._metrics.ttft, self._model).observe(now - self._context.began)
+            self._context.notes.setdefault("ttft_ms", round((now - self._context.began) * 1000, 2))
+        else:
+            self._gaps.observe(now - self._last)
+        self._last = now
+        out: list[Update] = []
+        failure: ApiError | None = None
+        try:
+            for reply in replies:
+                self._take(reply, out)
+        except ApiError as e:
+            failure = e  # what came before it still goes out
+        more = take(out) if out else True
+        if failure is not None:
+            raise failure
+        return more and self._open > 0
 
     def _take(self, reply: Reply, out: list[Update]) -> None:
         match reply:
@@ -222,12 +231,15 @@ class Run:
         await self._stream.client.abort(self._stream.rid, "stop_string")
         try:
             async with asyncio.timeout(self._abort_wait_s):
-                async for replies in self._stream.batches():
-                    for reply in replies:
-                        if isinstance(reply, Finish) and reply.index == 0:
-                            self.cached_tokens = reply.usage.cached_tokens
+                await self._stream.deliver(self._usage)
         except (TimeoutError, ApiError):
             return  # the answer is complete; only the engine's last word is missing
+
+    def _usage(self, replies: list[Reply]) -> bool:
+        for reply in replies:
+            if isinstance(reply, Finish) and reply.index == 0:
+                self.cached_tokens = reply.usage.cached_tokens
+        return True
 
     def on_close(self, callback: Callable[[], Awaitable[None]]) -> None:
         self._resources.push_async_callback(callback)
