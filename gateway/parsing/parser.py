@@ -11,6 +11,9 @@ Three modes, each with the markers it looks for (`N` is the namespace marker):
 | reasoning | `<mm:think>`, N | dropped                                                  |
 | tools     | N              | a tag follows (tools.py)                                  |
 
+The common token takes a short way: while nothing is held back, one whose text is whole characters and has no character that
+a marker or a stop string begins with is an event of its own, as the long way would find.
+
 Markers are found in the text, so it does not matter whether the model wrote one token or several. Held back: an end of
 the text that may be the beginning of a marker. A stop string is looked for in content alone. White space alone, at the
 beginning of content or after tool calls, waits for text; if a tool call or the end comes instead it is dropped.
@@ -81,6 +84,9 @@ class OutputParser:
         self._separate = separate_reasoning
         self._structured = structured
         self._stop = StopStrings(stop)
+        self._plain = plain_texts(checkpoint)
+        self._quick: type[ContentDelta] | type[ReasoningDelta] | None = None
+        """The event of a plain token now; None while something is held back, and where only the long way knows."""
         self._held = ""
         self._blank: list[str] | None = []
         """White space at an edge of content, waiting; None inside content."""
@@ -111,6 +117,14 @@ class OutputParser:
 
     # ------------------------------------------------------------------------------------------ input
     def feed(self, ids: Sequence[int], logprobs: Sequence[LogprobRow] | None = None) -> list[Event]:
+        if self._quick is not None and logprobs is None and len(ids) == 1:
+            token = ids[0]
+            text = self._plain[token] if token < len(self._plain) else None
+            if text is not None and self._stop.firsts.isdisjoint(text):
+                self.tokens += 1
+                if self._quick is ReasoningDelta:
+                    self.reasoning_tokens += 1
+                return [self._quick(text)]
         taken = 0
         for token in ids:
             if self._stop.matched is not None:
@@ -243,9 +257,31 @@ class OutputParser:
 
     def _take(self) -> list[Event]:
         events, self._events = self._events, []
+        self._quick = self._settled()
         return events
 
+    def _settled(self) -> type[ContentDelta] | type[ReasoningDelta] | None:
+        if self._held or self._detokenizer.pending or self._stop.matched is not None or self._finished:
+            return None
+        if self._mode == "content":
+            free = self._blank is None and not self._clean_content.held and not self._stop.held
+            return ContentDelta if free else None
+        if self._mode == "reasoning" and self._separate and not self._clean_reasoning.held:
+            return ReasoningDelta
+        return None
 
+
+def plain_texts(checkpoint: Checkpoint) -> list[str | None]:
+    """By id: the text of a token that is whole characters, none of which a marker begins with; None for the others. Made
+    once."""
+    table = _PLAIN.get(checkpoint)
+    if table is None:
+        texts = token_texts(checkpoint).text
+        table = _PLAIN[checkpoint] = [text if text and not _ALL.firsts(text) else None for text in texts]
+    return table
+
+
+_PLAIN: Final[WeakKeyDictionary[Checkpoint, list[str | None]]] = WeakKeyDictionary()
 _TEXTS: Final[WeakKeyDictionary[Checkpoint, TokenTexts]] = WeakKeyDictionary()
 
 

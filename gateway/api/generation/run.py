@@ -22,6 +22,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from engine.wire import Failure, Finish, Reply, Tokens
@@ -40,8 +41,7 @@ FinishReason = Literal["stop", "length"]
 MOVABLE: Final = frozenset({"engine_error", "engine_timeout", "engine_unavailable", "overloaded"})
 
 
-@dataclass(slots=True)
-class Update:
+class Update(Struct):
     """What is new in one choice. `finish` is set in its last update."""
 
     index: int
