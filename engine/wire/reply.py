@@ -107,12 +107,11 @@ _decode_tokens: Final = msgspec.json.Decoder(Tokens).decode
 
 def decode_reply(line: bytes) -> Reply | None:
     """One line without its newline; None for a keep-alive. Raises BadReply."""
-    if b"logprobs" not in line:
-        try:
-            return _decode_tokens(line)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            pass
-    return decode_any(line)
+    try:
+        tokens = _decode_tokens(line)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return decode_any(line)
+    return tokens if tokens.logprobs is None else decode_any(line)
 
 
 def decode_any(line: bytes) -> Reply | None:
