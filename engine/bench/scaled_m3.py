@@ -13,11 +13,14 @@ SMALL = {"num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 32, "ro
 SMALL_INDEX = {"sparse_index_dim": 32, "sparse_num_index_heads": 2, "sparse_block_size": 16, "sparse_topk_blocks": 4}
 
 
-def config(layers: int, hidden: int, *, small: bool) -> dict[str, Any]:
+def config(layers: int, hidden: int, *, small: bool, share: int = 1) -> dict[str, Any]:
     """config.json in the released checkpoint's words, text only. Layer 0 is dense, the others sparse, as in M3.
-    `small`: heads and blocks of the tests' checkpoint, which a CPU can serve; else M3's own."""
+    `small`: heads and blocks of the tests' checkpoint, which a CPU can serve; else M3's own. `share`: the heads that one
+    of so many GPUs holds under tensor parallelism, KV and index heads at least one."""
     sparse = [0] + [1] * (layers - 1)
-    heads, index = (SMALL, SMALL_INDEX) if small else (REAL, REAL_INDEX)
+    whole, whole_index = (SMALL, SMALL_INDEX) if small else (REAL, REAL_INDEX)
+    heads = whole | {name: max(1, whole[name] // share) for name in ("num_attention_heads", "num_key_value_heads")}
+    index = whole_index | {"sparse_num_index_heads": max(1, whole_index["sparse_num_index_heads"] // share)}
     width = 64 if small else 512
     return {
         "model_type": "minimax_m2",
@@ -64,8 +67,8 @@ def config(layers: int, hidden: int, *, small: bool) -> dict[str, Any]:
     }
 
 
-def write(folder: Path, layers: int, hidden: int, *, small: bool) -> dict[str, Any]:
-    made = config(layers, hidden, small=small)
+def write(folder: Path, layers: int, hidden: int, *, small: bool, share: int = 1) -> dict[str, Any]:
+    made = config(layers, hidden, small=small, share=share)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(made, indent=1))
     return made

@@ -5,43 +5,42 @@
     catalejo bench engine --rounds 3 --out result.json
 
 Starts one server after another, the same flags, with CATALEJO_MSA=off (SGLang's kernels) and auto (ours), the plugin in
-both; sends each the same prompts (serving_load.py has the loads) and prints medians over the rounds side by side, with
-the ratio off / auto (above 1: ours is faster). Run it with SGLang's interpreter. Options that are not
-ours go to SGLang."""
+both; sends each the same prompts (serving_load.py has the loads) and prints medians over rounds and passes side by side,
+with the ratio off / auto (above 1: ours is faster). Run it with SGLang's interpreter. Options that are not
+ours go to SGLang. --out is rewritten after every load, so that what was measured stays when the rest is cut off."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import json
-import os
 import signal
-import statistics
-import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
-from engine.bench import scaled_m3
-from engine.bench.serving_load import BenchError, Plan, measure
+from engine.bench import scaled_m3, serving_report
+from engine.bench.serving_load import BenchError, Outcome, Plan, measure
+from engine.bench.serving_profile import profile
+from engine.bench.serving_server import server, tail
+from engine.bench.step import Machine, Model
 from engine.sglang import cli, command
-from engine.sglang.msa import KERNELS, MODE_VARIABLE
+from engine.sglang.msa import KERNELS
 
-FIGURES = ("output_tokens_per_s", "ttft_ms", "tpot_ms")
 SCALED = (
     "--load-format dummy --skip-tokenizer-init --grammar-backend none --moe-runner-backend triton --random-seed 1 "
     "--sampling-backend pytorch --attention-backend triton --mem-fraction-static 0.8 --max-running-requests 64 "
-    "--cuda-graph-max-bs-decode 32 --cuda-graph-backend-prefill disabled --context-length 131072"
+    "--cuda-graph-max-bs-decode 32 --cuda-graph-backend-prefill disabled --context-length"
 ).split()
 """For a checkpoint without weights and tokenizer. Dense layers run the Triton backend, which SGLang has everywhere: their
 time is the same in both columns."""
+CONTEXT = 131072
+LATER_START_S = 60.0
+"""What is kept back of --seconds for the start of each later server, whose kernels are compiled by then."""
 
 
 def numbers(text: str) -> tuple[int, ...]:
@@ -56,14 +55,19 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     made.add_argument("--model", type=Path, help="checkpoint folder; without: scaled-down M3, no weights")
     made.add_argument("--layers", type=int, default=8)
     made.add_argument("--hidden", type=int, default=6144)
+    made.add_argument("--share", type=int, default=1, help="without --model: the heads that one of so many GPUs holds")
     made.add_argument("--small", action="store_true", help="heads and blocks that a CPU can serve")
     made.add_argument("--modes", default="off,auto", help=f"of {', '.join(KERNELS)}; default off,auto")
-    made.add_argument("--rounds", type=int, default=1)
+    made.add_argument("--rounds", type=int, default=1, help="starts of each server")
+    made.add_argument("--passes", type=int, default=1, help="of the loads over each started server")
+    made.add_argument("--seconds", type=float, help="of all together; loads that do not fit are left out and named")
     made.add_argument("--prefix", type=int, default=60000, help="tokens that all prompts share")
     made.add_argument("--own", type=int, default=2000, help="new tokens of a prompt")
     made.add_argument("--decode", type=int, default=400, help="tokens of an answer")
     made.add_argument("--concurrency", type=numbers, default=(1, 8, 32))
     made.add_argument("--new", type=numbers, default=(16, 128, 512, 2000, 8000), help="new tokens behind the prefix")
+    made.add_argument("--far", type=int, default=0, help="tokens of a longer prefix to extend as well; 0: none")
+    made.add_argument("--profile", action="store_true", help="microseconds of a layer's attention, and 60 layers")
     made.add_argument("--port", type=int, default=30900)
     made.add_argument("--wait", type=float, default=600, help="seconds a server may take to start")
     made.add_argument("--logs", type=Path, help="folder for the servers' logs")
@@ -74,73 +78,12 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     unknown = [mode for mode in given.modes if mode not in KERNELS]
     if unknown or len(set(given.modes)) != len(given.modes):
         made.error(f"--modes is {','.join(given.modes)}; it must be different ones of {', '.join(KERNELS)}")
-    if given.rounds < 1 or min(given.prefix, given.own, given.decode, *given.concurrency, *given.new) < 1:
+    sizes = (given.rounds, given.passes, given.prefix, given.own, given.decode, *given.concurrency, *given.new)
+    if min(sizes) < 1 or given.far < 0:
         made.error("sizes, rounds and concurrency must be 1 or more")
+    if given.share not in (1, 2, 4, 8):
+        made.error("--share must be 1, 2, 4 or 8")
     return given, [word for word in theirs if word != "--"]
-
-
-@contextmanager
-def server(line: list[str], mode: str, log: Path, url: str, wait_s: float) -> Iterator[None]:
-    """Raises BenchError with the end of the log when it does not come up."""
-    environment = {**os.environ, MODE_VARIABLE: mode}
-    with log.open("wb") as out:
-        process = subprocess.Popen(line, env=environment, stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
-    try:
-        deadline = time.monotonic() + wait_s
-        while not _up(url):
-            if process.poll() is not None or time.monotonic() > deadline:
-                tail = "\n".join(log.read_text(errors="replace").splitlines()[-30:])
-                raise BenchError(f"the server with {MODE_VARIABLE}={mode} did not come up; the end of {log}:\n{tail}")
-            time.sleep(1)
-        yield
-    finally:
-        for how in (signal.SIGTERM, signal.SIGKILL):
-            try:
-                os.killpg(process.pid, how)
-                process.wait(20)
-            except (ProcessLookupError, subprocess.TimeoutExpired):
-                continue
-
-
-def _up(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"{url}/health", timeout=5) as response:  # noqa: S310 (our own server)
-            return bool(response.status == 200)
-    except (urllib.error.URLError, OSError):
-        return False
-
-
-def table(results: Mapping[str, Sequence[Mapping[str, Any]]], modes: Sequence[str]) -> list[str]:
-    """One line per figure: medians over the rounds and, of two modes, the gain of the second over the first.
-    `results`: by mode, one outcome of `measure` per round."""
-    head = f"{'load':<14}{'figure':<22}" + "".join(f"{mode:>12}" for mode in modes)
-    out = [head + (f"{'gain':>8}" if len(modes) == 2 else "")]
-    for load, first in results[modes[0]][0]["figures"].items():
-        for figure in (name for name in FIGURES if name in first):
-            cells = [[r["figures"][load][figure] for r in results[mode]] for mode in modes]
-            middle = [statistics.median(cell) for cell in cells]
-            line = f"{load:<14}{figure:<22}" + "".join(f"{value:>12.2f}" for value in middle)
-            if len(modes) == 2:
-                better = middle[1] / middle[0] if figure == "output_tokens_per_s" else middle[0] / middle[1]
-                line += f"{better:>7.2f}x"
-            if len(cells[0]) > 1:
-                line += "   " + "  ".join(f"{min(cell):.2f}-{max(cell):.2f}" for cell in cells)
-            out.append(line)
-    bad = {
-        f"{mode}, {load}: {figure['invalid']}"
-        for mode in modes
-        for r in results[mode]
-        for load, figure in r["figures"].items()
-        if "invalid" in figure
-    }
-    return out + [f"INVALID {line}" for line in sorted(bad)]
-
-
-def agreement(results: Mapping[str, Sequence[Mapping[str, Any]]], modes: Sequence[str]) -> str:
-    """How many greedy tokens of one prompt the modes have in common before they part."""
-    answers = [tuple(r["greedy"]) for mode in modes for r in results[mode]]
-    same = next((i for i, ids in enumerate(zip(*answers, strict=True)) if len(set(ids)) > 1), len(answers[0]))
-    return f"greedy: {same} of {len(answers[0])} tokens of one prompt are equal in all runs"
 
 
 def run(argv: Sequence[str]) -> int:
@@ -149,9 +92,10 @@ def run(argv: Sequence[str]) -> int:
         model, flags = given.model, list(theirs)
         if model is None:
             model = Path(scratch) / "scaled-m3"
-            scaled_m3.write(model, given.layers, given.hidden, small=given.small)
-            named = {word for word in theirs if word.startswith("--")}
-            flags = _without(SCALED, named) + flags
+            scaled_m3.write(model, given.layers, given.hidden, small=given.small, share=given.share)
+            named = {word.split("=", 1)[0] for word in theirs if word.startswith("--")}
+            context = max(CONTEXT, given.far + max(given.new) + given.decode + 1024)
+            flags = _without([*SCALED, str(context)], named) + flags
         line, _ = command.build(model, "127.0.0.1", given.port, None, None, flags, command.visible_gpus())
         _say(command.shown(line))
         if given.dry_run:
@@ -163,19 +107,13 @@ def run(argv: Sequence[str]) -> int:
         vocab = json.loads((model / "config.json").read_text())
         plan = Plan(
             given.prefix, given.own, given.decode, given.concurrency, given.new,
-            vocab.get("text_config", vocab)["vocab_size"] - 16, command.block_size(model),
+            vocab.get("text_config", vocab)["vocab_size"] - 16, command.block_size(model), passes=given.passes, far=given.far,
         )  # fmt: skip
-        logs = given.logs or Path(scratch)
-        logs.mkdir(parents=True, exist_ok=True)
-        results: dict[str, list[dict[str, Any]]] = {mode: [] for mode in given.modes}
-        try:
-            for number in range(given.rounds):
-                for mode in given.modes:
-                    results[mode].append(_one(line, mode, logs / f"{number}-{mode}.log", given, plan, number))
-        except BenchError as error:
-            _say(f"catalejo bench engine: {error}")
-            return 1
-    return report(results, given, line)
+        given.logs = given.logs or Path(scratch)
+        given.logs.mkdir(parents=True, exist_ok=True)
+        bench = Bench(given, line, plan)
+        bench.run()
+        return bench.report()
 
 
 def _without(flags: Sequence[str], named: set[str]) -> list[str]:
@@ -190,33 +128,104 @@ def _without(flags: Sequence[str], named: set[str]) -> list[str]:
     return out
 
 
-def _one(line: list[str], mode: str, log: Path, given: Any, plan: Plan, number: int) -> dict[str, Any]:
-    url = f"http://127.0.0.1:{given.port}"
-    began = time.monotonic()
-    with server(line, mode, log, url, given.wait):
-        up = time.monotonic()
-        made = asyncio.run(measure(url, plan, seed=number))
-        _say(f"round {number + 1}, {mode}: up in {up - began:.0f} s, measured in {time.monotonic() - up:.0f} s")
-    return made
+class Bench:
+    """All servers of one call, and what they gave so far."""
+
+    def __init__(self, given: argparse.Namespace, line: list[str], plan: Plan) -> None:
+        self.given, self.line, self.plan = given, line, plan
+        self.results: dict[str, list[Outcome]] = {mode: [] for mode in given.modes}
+        self.errors: list[str] = []
+        self.began = time.monotonic()
+        self.machine = {"sglang": version("sglang"), "torch": version("torch"), "gpus": vars(command.visible_gpus())}
+
+    def run(self) -> None:
+        turns = [(number, mode) for number in range(self.given.rounds) for mode in self.given.modes]
+        for position, (number, mode) in enumerate(turns):
+            left = self.left()
+            if left < 1:
+                self.errors.append(f"round {number + 1}, {mode}: no time left")
+                continue
+            try:
+                self.one(number, mode, len(turns) - position - 1)
+            except BenchError as error:
+                self.say(f"{mode}: FAILED: {error}")
+                self.errors.append(f"round {number + 1}, {mode}: {error}")
+            self.write()
+
+    def left(self) -> float:
+        """Seconds, infinite without --seconds."""
+        return float("inf") if self.given.seconds is None else self.began + self.given.seconds - time.monotonic()
+
+    def one(self, number: int, mode: str, later: int) -> None:
+        url = f"http://127.0.0.1:{self.given.port}"
+        log = self.given.logs / f"{number}-{mode}.log"
+        began = time.monotonic()
+        with server(self.line, mode, log, url, min(self.given.wait, self.left()), self.say):
+            up = time.monotonic()
+            self.say(f"{mode}: up in {up - began:.0f} s")
+            share = (self.left() - LATER_START_S * later) / (later + 1)
+            work = measure(
+                url,
+                self.plan,
+                number,
+                until=up + share,
+                note=lambda name, outcome: self.note(mode, name, outcome),
+                profile=profile if self.given.profile else None,
+            )
+            try:
+                made = asyncio.run(work)
+            except BenchError as error:
+                raise BenchError(f"{error}; the end of {log}:\n{tail(log)}") from error
+            self.note(mode, "", made)
+            self.say(f"{mode}: measured in {time.monotonic() - up:.0f} s" + _left_out(made))
+
+    def note(self, mode: str, name: str, outcome: Outcome) -> None:
+        """After every load: it is said, and all of it written."""
+        kept = self.results[mode]
+        if not kept or kept[-1] is not outcome:
+            kept.append(outcome)
+        if name:
+            figure = outcome.figures.get(name, [{}])[-1]
+            shown = ", ".join(f"{key} {figure[key]:.2f}" for key in serving_report.FIGURES if key in figure)
+            self.say(f"{mode}: {name} {shown}" + ("  INVALID" if "invalid" in figure else ""))
+        self.write()
+
+    def say(self, text: str) -> None:
+        _say(f"[{time.monotonic() - self.began:6.1f} s] {text}")
+
+    def write(self) -> None:
+        if self.given.out is None:
+            return
+        names = ("prefix", "own", "decode", "concurrency", "new", "far", "rounds", "passes", "share")
+        sizes = {name: getattr(self.given, name) for name in names}
+        results = {mode: [asdict(outcome) for outcome in outcomes] for mode, outcomes in self.results.items()}
+        whole = {"command": command.shown(self.line), **self.machine, "sizes": sizes, "errors": self.errors}
+        spare = self.given.out.with_suffix(".part")
+        spare.write_text(json.dumps(whole | {"results": results}, indent=1))
+        spare.replace(self.given.out)
+
+    def report(self) -> int:
+        """0; 1 when a server failed; 3 when a figure must not be quoted."""
+        modes = [mode for mode in self.given.modes if self.results[mode]]
+        if modes:
+            sizes = {"prefix": self.given.prefix, "own": self.given.own}
+            machine = Machine(gpus=8 if self.given.share == 1 else self.given.share)
+            for row in serving_report.table(self.results, modes):
+                _say(row)
+            _say(serving_report.agreement(self.results, modes))
+            for row in serving_report.projected(self.results, modes, sizes, Model(), machine):
+                _say(row)
+            for mode in modes:
+                for name, value in sorted(self.results[mode][-1].paths.items()):
+                    _say(f"{mode:<8}{name} {value:.0f}")
+        self.write()
+        for error in self.errors:
+            _say(f"catalejo bench engine: {error.splitlines()[0]}")
+        return 1 if self.errors else 3 if serving_report.invalid(self.results) else 0
 
 
-def report(results: dict[str, list[dict[str, Any]]], given: Any, line: list[str]) -> int:
-    for row in table(results, given.modes):
-        _say(row)
-    _say(agreement(results, given.modes))
-    for mode in given.modes:
-        for name, value in sorted(results[mode][-1]["paths"].items()):
-            _say(f"{mode:<8}{name} {value:.0f}")
-    if given.out is not None:
-        machine = {"sglang": version("sglang"), "torch": version("torch"), "gpus": vars(command.visible_gpus())}
-        whole = {"command": command.shown(line), **machine, "sizes": _sizes(given), "results": results}
-        given.out.write_text(json.dumps(whole, indent=1))
-    invalid = any("invalid" in f for runs in results.values() for r in runs for f in r["figures"].values())
-    return 3 if invalid else 0
-
-
-def _sizes(given: Any) -> dict[str, Any]:
-    return {name: getattr(given, name) for name in ("prefix", "own", "decode", "concurrency", "new", "rounds")}
+def _left_out(outcome: Outcome) -> str:
+    return f"; no time for {', '.join(outcome.skipped)}" if outcome.skipped else ""
 
 
 def _say(text: str) -> None:

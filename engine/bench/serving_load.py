@@ -3,6 +3,7 @@
     mix        requests of a shared prefix and own new tokens: an agent's turn; every prompt new, the prefix cached
     decode     the same prompts again, cached whole: decoding alone
     extend     one request at a time, one token of answer: time to first token by the number of new tokens
+    far        extend behind a second, longer prefix
 A figure whose prompts were not cached as planned says so in `invalid` and must not be quoted."""
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ import random
 import statistics
 import time
 import uuid
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import aiohttp
@@ -21,10 +23,13 @@ import numpy as np
 
 from engine import wire
 
+GRACE_S = 15.0
+"""A load that runs this long past the end of the time is cut off."""
+
 
 @dataclass(frozen=True)
 class Plan:
-    """Sizes in tokens. `page`: the engine's page, to which prefixes are cached."""
+    """Sizes in tokens. `page`: the engine's page, to which prefixes are cached. `far`: 0 for none."""
 
     prefix: int
     own: int
@@ -35,6 +40,8 @@ class Plan:
     page: int
     per_user: int = 2
     repeats: int = 5
+    passes: int = 1
+    far: int = 0
 
 
 @dataclass(frozen=True)
@@ -52,10 +59,23 @@ class BenchError(Exception):
     """The engine refused or broke a request: there is nothing to measure."""
 
 
+@dataclass
+class Outcome:
+    """What one server gave: figures by load, one entry a pass; greedy ids of one prompt; paths the plugin counted; loads
+    there was no time for. `layers`: microseconds of attention, by serving_profile.py."""
+
+    figures: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    greedy: tuple[int, ...] = ()
+    paths: dict[str, float] = field(default_factory=dict)
+    skipped: list[str] = field(default_factory=list)
+    layers: dict[str, dict[str, Any]] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
 class Client:
     def __init__(self, session: aiohttp.ClientSession, url: str, plan: Plan, seed: int) -> None:
-        self._session = session
-        self._url = url
+        self.session = session
+        self.url = url
         self.plan = plan
         self._random = random.Random(seed)
 
@@ -71,7 +91,7 @@ class Client:
         said: list[int] = []
         cached = 0
         reader = wire.ReplyReader()
-        async with self._session.post(self._url + wire.ROUTE, data=body) as response:
+        async with self.session.post(self.url + wire.ROUTE, data=body) as response:
             if response.status != 200:
                 raise BenchError(f"HTTP {response.status}: {(await response.text())[:400]}")
             async for data in response.content.iter_any():
@@ -122,43 +142,123 @@ def _validity(done: Sequence[Timed], cached: int) -> dict[str, Any]:
     return {} if least >= cached else {"invalid": f"{least} tokens were cached, {cached} should have been"}
 
 
-async def measure(url: str, plan: Plan, seed: int, token: str | None = None) -> dict[str, Any]:
-    """Every figure of one engine, and the greedy ids of one prompt. Same seed, same prompts."""
+class Loads:
+    """The loads of one server, in order of value: what the time does not suffice for is left out at the end."""
+
+    def __init__(self, client: Client) -> None:
+        self.client, self.plan, self.outcome = client, client.plan, Outcome()
+        self.prefix = client.draw(self.plan.prefix)
+        self.far_prefix = client.draw(self.plan.far)
+        self.mixed: dict[int, list[list[int]]] = {}
+
+    def prompts(self, count: int, own: int, prefix: Sequence[int] | None = None) -> list[list[int]]:
+        return [list(self.prefix if prefix is None else prefix) + self.client.draw(own) for _ in range(count)]
+
+    def whole(self, tokens: int) -> int:
+        return tokens // self.plan.page * self.plan.page
+
+    def steps(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
+        plan = self.plan
+        made: list[tuple[str, Callable[[], Awaitable[None]]]] = [("warm", self.warm)]
+        for number in range(plan.passes):
+            if number == 1 and plan.far:
+                made.append(("far", self.far))
+            for users in plan.concurrency:
+                made.append((f"mix {users}", partial(self.mix, users)))
+                made.append((f"decode {users}", partial(self.decode, users)))
+            for new in plan.new:
+                made.append((f"extend {new}", partial(self.extend, f"extend {new}", new)))
+        return [*made, ("far", self.far)] if plan.far and plan.passes == 1 else made
+
+    def _add(self, name: str, figure: dict[str, Any]) -> None:
+        self.outcome.figures.setdefault(name, []).append(figure)
+
+    async def warm(self) -> None:
+        """Not counted: kernels are compiled and tuned for the shapes that follow."""
+        client, plan = self.client, self.plan
+        self.outcome.greedy = (await client.one(client.draw(300), 32)).ids
+        await client.one(self.prefix, 1)
+        most = max(plan.concurrency)
+        await client.many(self.prompts(most, plan.own), min(16, plan.decode), most)
+        for new in plan.new:
+            await client.one(self.prompts(1, new)[0], 1)
+
+    async def mix(self, users: int) -> None:
+        asked = self.prompts(users * self.plan.per_user, self.plan.own)
+        self.mixed[users] = asked
+        done = await self.client.many(asked, self.plan.decode, users)
+        self._add(f"mix {users}", loaded(*done, self.whole(self.plan.prefix)))
+
+    async def decode(self, users: int) -> None:
+        kept = self.whole(self.plan.prefix + self.plan.own - 1)
+        done = await self.client.many(self.mixed[users][:users], self.plan.decode, users)
+        self._add(f"decode {users}", loaded(*done, kept))
+
+    async def extend(self, name: str, new: int, prefix: Sequence[int] | None = None) -> None:
+        done = [await self.client.one(prompt, 1) for prompt in self.prompts(self.plan.repeats, new, prefix)]
+        ttft = [t.ttft_s * 1e3 for t in done]
+        cached = self.whole(self.plan.prefix if prefix is None else len(prefix))
+        figure = {"requests": len(done), "ttft_ms": statistics.median(ttft), "ttft_min_ms": min(ttft)}
+        self._add(name, figure | _validity(done, cached))
+
+    async def far(self) -> None:
+        """Time to first token behind the longer prefix, whose own first pass is a figure too."""
+        first = await self.client.one(self.far_prefix, 1)
+        self._add("far prefix", {"requests": 1, "ttft_ms": first.ttft_s * 1e3})
+        for new in self.plan.new:
+            await self.extend(f"far {new}", new, self.far_prefix)
+
+
+Note = Callable[[str, Outcome], None]
+Profile = Callable[[Loads], Awaitable[None]]
+
+
+async def measure(
+    url: str,
+    plan: Plan,
+    seed: int,
+    token: str | None = None,
+    *,
+    until: float = float("inf"),
+    note: Note = lambda name, outcome: None,
+    profile: Profile | None = None,
+) -> Outcome:
+    """Every figure of one engine. Same seed, same prompts. `until`: on the monotonic clock, no load begins after it.
+    `note` is told after every load. Raises BenchError, whatever broke."""
     timeout = aiohttp.ClientTimeout(total=None, sock_read=600)
-    connector = aiohttp.TCPConnector(limit=0)
     headers = {"content-type": wire.CONTENT_TYPE} | ({"authorization": f"Bearer {token}"} if token else {})
     async with aiohttp.ClientSession(
-        timeout=timeout, connector=connector, read_bufsize=1 << 22, headers=headers
+        timeout=timeout, connector=aiohttp.TCPConnector(limit=0), read_bufsize=1 << 22, headers=headers
     ) as session:
-        client = Client(session, url, plan, seed)
-        whole = plan.prefix // plan.page * plan.page
-        prefix = client.draw(plan.prefix)
+        loads = Loads(Client(session, url, plan, seed))
+        outcome = loads.outcome
+        steps = loads.steps()
+        if profile is not None:
+            first_pass = 1 + 2 * len(plan.concurrency) + len(plan.new)
+            steps.insert(first_pass, ("profile", partial(profile, loads)))
+        for name, step in steps:
+            began = time.monotonic()
+            if began > until and name != "warm":
+                outcome.skipped.append(name)
+                continue
+            await _bounded(name, step, until)
+            outcome.seconds[name] = outcome.seconds.get(name, 0.0) + time.monotonic() - began
+            note(name, outcome)
+        outcome.paths = await paths(session, url)
+        return outcome
 
-        def prompts(count: int, own: int = plan.own) -> list[list[int]]:
-            return [prefix + client.draw(own) for _ in range(count)]
 
-        greedy = await client.one(client.draw(300), 32)
-        await client.one(prefix, 1)
-        await client.many(
-            prompts(max(plan.concurrency)), min(16, plan.decode), max(plan.concurrency)
-        )  # warm, not counted
-        figures: dict[str, Any] = {}
-        for users in plan.concurrency:
-            asked = prompts(users * plan.per_user)
-            figures[f"mix {users}"] = loaded(*await client.many(asked, plan.decode, users), whole)
-            again = asked[:users]
-            kept = (plan.prefix + plan.own - 1) // plan.page * plan.page
-            figures[f"decode {users}"] = loaded(*await client.many(again, plan.decode, users), kept)
-        for new in plan.new:
-            done = [await client.one(prompt, 1) for prompt in prompts(plan.repeats, new)]
-            ttft = [t.ttft_s * 1e3 for t in done]
-            figures[f"extend {new}"] = {
-                "requests": len(done),
-                "ttft_ms": statistics.median(ttft),
-                "ttft_min_ms": min(ttft),
-                **_validity(done, whole),
-            }
-        return {"figures": figures, "greedy": greedy.ids, "paths": await paths(session, url)}
+async def _bounded(name: str, step: Callable[[], Awaitable[None]], until: float) -> None:
+    left = None if until == float("inf") else max(0.0, until - time.monotonic()) + GRACE_S
+    try:
+        async with asyncio.timeout(left):
+            await step()
+    except TimeoutError as error:
+        raise BenchError(f"{name}: cut off, the time is over") from error
+    except aiohttp.ClientError as error:
+        raise BenchError(f"{name}: {error!r}") from error
+    except ExceptionGroup as group:
+        raise BenchError(f"{name}: {group.exceptions[0]!r}") from group
 
 
 async def paths(session: aiohttp.ClientSession, url: str) -> dict[str, float]:

@@ -43,12 +43,12 @@ class Tuning:
 def choose(shape: DecodeShape, multiprocessors: int) -> Tuning:
     """One scoring CTA per multiprocessor. Attention: clusters as large as fill the chip twice (16 CTAs: once). Rings of two
     steps, since three CTAs then fit a multiprocessor, or one beside a scoring CTA; rings of three with clusters of two, where
-    three on one multiprocessor and one on the next would be the longer wait. Measured: docs/kernels.md."""
+    three on one multiprocessor and one on the next would be the longer wait, and without clusters. Measured: docs/kernels.md."""
     units = shape.rows * shape.groups
     cluster = 16 if units * 16 <= multiprocessors else 8
     while cluster > 1 and units * cluster > 2 * multiprocessors:
         cluster //= 2
-    return Tuning(multiprocessors, 3 if cluster == 2 else 2, cluster)
+    return Tuning(multiprocessors, 3 if cluster <= 2 else 2, cluster)
 
 
 def sharing(tuning: Tuning) -> Tuning:

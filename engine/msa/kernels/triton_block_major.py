@@ -170,8 +170,8 @@ def _merge_kernel(
     row, group = row_begin + unit // GROUPS, unit % GROUPS
     head, d, slot = tl.arange(0, HEADS), tl.arange(0, D), tl.arange(0, SLOTS)
     there = tl.load(ranks + unit * SLOTS + slot) >= 0
-    at = state + (unit * SLOTS + slot)[:, None] * HEADS + head[None, :]
-    top = tl.max(tl.load(at, mask=there[:, None] & (head < GQA)[None, :], other=float("-inf")), axis=0)
+    states = state + (unit * SLOTS + slot)[:, None] * HEADS + head[None, :]
+    top = tl.max(tl.load(states, mask=there[:, None] & (head < GQA)[None, :], other=float("-inf")), axis=0)
     top = tl.where(head < GQA, top, 0.0)
     total = tl.zeros([HEADS], tl.float32)
     out = tl.zeros([HEADS, D], tl.float32)

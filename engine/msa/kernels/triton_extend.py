@@ -114,14 +114,14 @@ class TritonExtendSelect:
         self.tiles = torch.tensor(tiles or [(0, 0, 0, 0)], dtype=torch.int32).to(device)
         programs = 2 * torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 3
         self.chunks = max(1, min(self.max_blocks, -(-programs // max(1, self.tile_count))))
-        self.scores = torch.empty(first * groups, self.max_blocks, device=device) if tiles else None
+        # Without tiles the choice reads none, but is compiled for scores in fp32 all the same.
+        self.scores = torch.empty(first * groups if tiles else 1, self.max_blocks, device=device)
 
     def run(self, index_q: Tensor, index_k: Tensor, table: PageTable, blocks: Tensor) -> None:
         config, groups, row_tokens = self.config, self.groups, self.row_tokens
         has_rows = table.rows is not None
-        stride = 0
-        if self.scores is not None:
-            stride = self.scores.stride(0)
+        stride = self.scores.stride(0)
+        if self.tile_count:
             _score_kernel[(self.tile_count, self.chunks)](
                 index_q, index_k, self.scores, self.tiles, table.table, table.rows if has_rows else row_tokens,
                 table.table.stride(0), table.step, table.shift,
@@ -130,7 +130,7 @@ class TritonExtendSelect:
                 HAS_ROWS=has_rows, MATH=_math(index_q.dtype, index_k.dtype), num_warps=8, num_stages=3,
             )  # fmt: skip
         _choose_kernel[(self.rows, groups)](
-            self.scores if self.scores is not None else index_q, row_tokens, blocks, stride, blocks.stride(0), blocks.stride(1),
+            self.scores, row_tokens, blocks, stride, blocks.stride(0), blocks.stride(1),
             GROUPS=groups, BLOCK=config.block_size, K=triton.next_power_of_2(config.topk_blocks), TOPK=config.topk_blocks,
             INIT=config.init_blocks, LOCAL=config.local_blocks, N=triton.next_power_of_2(self.max_blocks), num_warps=4,
         )  # fmt: skip

@@ -19,7 +19,7 @@ cd "$WORK/site"
 rm -rf sglang/multimodal_gen sglang/test bin sgl_kernel/sm100 triton_kernels sgl_kernel/*flash_ops* sgl_kernel/*flashmla_ops* \
   sgl_kernel/*infllm_ops* torch_memory_saver_hook_mode_*cu12* torch_memory_saver_hook_mode_torch.abi3.so \
   torch_memory_saver_hook_mode_preload.abi3.so
-rm -rf tvm_ffi/3rdparty/libbacktrace tvm_ffi/lib/*testing*
+rm -rf tvm_ffi/3rdparty/libbacktrace  # not libtvm_ffi_testing.so: the package's core is linked to it
 find sglang/srt -name '_core*.so' -delete  # Rust front ends, not used
-tar --sort=name --exclude=__pycache__ -cf - . | xz -T1 -9 >"$OUT/site.tar.xz"
+tar --sort=name --exclude=__pycache__ -cf - . | xz -T0 -7 >"$OUT/site.tar.xz"
 ls -l "$OUT/site.tar.xz"

@@ -1,0 +1,94 @@
+"""Compiles every Triton kernel for sm_90 exactly as the checks launch it: `python -m engine.bench.compile_launches`.
+
+Needs no GPU. The interpreter accepts what the compiler refuses (a name that changes its type in a loop, a bitcast of a
+bf16), and what is compiled depends on the arguments: dtypes, alignment, sizes that are 1. So the runners are called with
+the CPU tensors of the cases below while a launch only compiles."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+from triton.runtime.jit import JITFunction
+
+from engine.bench import msa_check, prefill_check
+from engine.msa import dispatch
+
+CPU = torch.device("cpu")
+TARGET = GPUTarget("cuda", 90, 32)
+
+
+@contextmanager
+def only_compiling() -> Iterator[dict[tuple[str, int], int]]:
+    """Launches compile for TARGET and do nothing else; gives (kernel, identity of what was compiled) -> shared memory, bytes."""
+    made: dict[tuple[str, int], int] = {}
+    run, was_active = JITFunction.run, driver._active  # type: ignore[attr-defined, unused-ignore]
+
+    def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
+        kernel = run(self, *args, grid=grid, warmup=True, **options)
+        made[f"{Path(self.fn.__code__.co_filename).stem}.{self.fn.__name__}", id(kernel)] = kernel.metadata.shared
+        return kernel
+
+    driver.set_active(  # type: ignore[no-untyped-call, unused-ignore]
+        SimpleNamespace(get_current_target=lambda: TARGET, get_current_device=lambda: 0, get_current_stream=lambda _: 0)
+    )
+    JITFunction.run = compile_only  # type: ignore[method-assign]
+    try:
+        yield made
+    finally:
+        JITFunction.run = run  # type: ignore[method-assign]
+        driver._active = was_active  # type: ignore[attr-defined, unused-ignore]
+
+
+def launch_prefill(case: prefill_check.PrefillCase, kernel: str, select: str) -> None:
+    """The runners directly: the table of kernels refuses a CPU."""
+    work, batch = prefill_check.make(case, CPU, 0), case.batch()
+    blocks = torch.zeros(batch.rows, batch.groups, batch.config.topk_blocks, dtype=torch.int32)
+    dispatch.SELECT[select].make(batch, CPU).run(work.index_q, work.index_k, work.table, blocks)
+    attend, out = dispatch.PREFILL[kernel].make(batch, CPU).attend, torch.empty_like(work.q)
+    for lse in (None, torch.empty(work.q.shape[:2])):
+        attend(work.q, work.k, work.v, blocks, work.table, out, scale=1.0, lse=lse)
+
+
+def launch_decode(case: msa_check.Case) -> None:
+    given = msa_check.make(case, CPU, 0)
+    runner, out = dispatch.KERNELS["triton"].make(case.shape(), CPU), torch.empty_like(given.q)
+    keys = given.k, given.v, given.index_k, given.table, given.lengths
+    for lse in (None, torch.empty(given.q.shape[:2])):
+        runner.decode(given.q, given.index_q, *keys, out, scale=1.0, lse=lse)
+
+
+def main() -> int:
+    """Prints a line per case that fails; 1 if any did."""
+    if JITFunction.__name__ != "JITFunction":
+        raise SystemExit("TRITON_INTERPRET is set: nothing would be compiled")
+    bad, calls = 0, [("decode", case, ()) for case in msa_check.SMALL]
+    calls += [
+        ("prefill", case, pair)
+        for case in prefill_check.FULL_CASES
+        for pair in (*prefill_check.PAIRS, ("triton", "split"))
+    ]  # type: ignore[misc]
+    with only_compiling() as made:
+        for what, case, pair in calls:
+            try:
+                launch_decode(case) if what == "decode" else launch_prefill(case, *pair)
+            except Exception as error:
+                bad += 1
+                print(f"{what} {case.name} {' '.join(pair)}: {type(error).__name__}: {str(error)[-600:]}", flush=True)
+    counts: dict[str, list[int]] = {}
+    for (name, _), shared in made.items():
+        counts.setdefault(name, []).append(shared)
+    for name, shared in sorted(counts.items()):
+        print(f"{name:40} {len(shared):3} forms, at most {max(shared) / 1024:4.0f} KB of shared memory")
+    return min(1, bad)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

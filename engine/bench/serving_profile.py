@@ -1,0 +1,120 @@
+"""Microseconds of sparse attention per layer, inside a running server: SGLang's own profiler over a few steps.
+
+Kernels are told apart by name: the choice of blocks and the attention to them, SGLang's or ours. Those that overlap count
+once. Only GPU activity is recorded: recording the CPU as well has crashed a scheduler at 32 requests."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import re
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from engine.bench.serving_load import BenchError, Loads
+
+STEPS = 8
+WAIT_S = 30.0
+SPARSE = re.compile(
+    r"_decode_score|_block_score|_topk_index|minimax_decode_topk|_gqa_share_sparse|_merge_topk_attn|_merge_attn_out"  # SGLang
+    r"|^_(score|choose|attend|merge|union|count|scan|fill)_kernel|msa::|cluster_kernel"  # ours
+)
+ONCE = re.compile(r"score|Score|union_kernel", re.IGNORECASE)
+"""Launched once a layer: how many layers a trace holds."""
+
+
+def busy_us(spans: Sequence[tuple[float, float]]) -> float:
+    """Microseconds covered by (start, duration) spans."""
+    total, end = 0.0, float("-inf")
+    for start, duration in sorted(spans):
+        total += max(0.0, start + duration - max(start, end))
+        end = max(end, start + duration)
+    return total
+
+
+def summary(events: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Of one chrome trace: per layer of sparse attention its busy time, and each kernel's; the busy time of everything."""
+    kernels = [e for e in events if e.get("ph") == "X" and e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")]
+    sparse = [e for e in kernels if SPARSE.search(e["name"])]
+    layers = max(Counter(e["name"] for e in sparse if ONCE.search(e["name"])).values(), default=0)
+    total = busy_us([(e["ts"], e["dur"]) for e in kernels])
+    made: dict[str, Any] = {"layers_seen": layers, "busy_us": total, "top": _by_name(kernels, 1)[:24]}
+    if layers:
+        made["attention_us"] = busy_us([(e["ts"], e["dur"]) for e in sparse]) / layers
+        made["rest_us"] = (total - busy_us([(e["ts"], e["dur"]) for e in sparse])) / layers
+        made["sparse"] = _by_name(sparse, layers)
+    return made
+
+
+def _by_name(events: Sequence[dict[str, Any]], layers: int) -> list[tuple[str, float, int]]:
+    """(name, microseconds a layer, launches), longest first."""
+    spent: Counter[str] = Counter()
+    for e in events:
+        spent[e["name"][:100]] += e["dur"]
+    count = Counter(e["name"][:100] for e in events)
+    return [(name, us / layers, count[name]) for name, us in spent.most_common()]
+
+
+def read(folder: Path) -> dict[str, Any] | None:
+    """The trace in a folder, or None while it is not there whole."""
+    for path in sorted(folder.glob("*.json*")):
+        try:
+            with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as trace:
+                return summary(json.load(trace)["traceEvents"])
+        except (OSError, EOFError, ValueError):
+            return None
+    return None
+
+
+async def profile(loads: Loads, activities: Sequence[str] = ("GPU",)) -> None:
+    """Decoding at each concurrency, then extends; outcome.layers by load. Prompts are those of the first pass."""
+    plan = loads.plan
+    for users in plan.concurrency:
+        delay = loads.outcome.figures[f"decode {users}"][0]["ttft_max_ms"] / 1e3 + 0.05
+        work = partial(loads.client.many, loads.mixed[users][:users], plan.decode, users)
+        await _one(loads, f"decode {users}", work, activities, delay)
+    for new in plan.new:
+        work = partial(loads.client.many, loads.prompts(STEPS + 2, new), 1, 1)
+        await _one(loads, f"extend {new}", work, activities)
+
+
+async def _one(
+    loads: Loads, name: str, work: Callable[[], Awaitable[Any]], activities: Sequence[str], delay: float = 0.0
+) -> None:
+    """What goes wrong costs this profile only; a server that died shows at the next load."""
+    folder = Path(tempfile.mkdtemp(prefix="catalejo-trace-"))
+    session, url = loads.client.session, loads.client.url
+    body = {"output_dir": str(folder), "num_steps": STEPS, "activities": list(activities), "with_stack": False}
+    try:
+        running = asyncio.ensure_future(work()) if delay else None
+        await asyncio.sleep(delay)
+        async with session.post(
+            f"{url}/start_profile", json=body, headers={"content-type": "application/json"}
+        ) as response:
+            if response.status != 200:
+                raise BenchError(f"/start_profile: HTTP {response.status}: {(await response.text())[:200]}")
+        await (running or work())
+        loads.outcome.layers[name] = await _trace(loads, folder) or {"error": "no trace came"}
+    except (BenchError, aiohttp.ClientError, ExceptionGroup) as error:
+        loads.outcome.layers[name] = {"error": repr(error)}
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+async def _trace(loads: Loads, folder: Path) -> dict[str, Any] | None:
+    """SGLang ends a profile at a later step, so one more request may be needed."""
+    for attempt in range(int(WAIT_S / 0.25)):
+        if (found := read(folder)) is not None:
+            return found
+        if attempt % 8 == 4:
+            await loads.client.one(loads.prompts(1, 16)[0], 4)
+        await asyncio.sleep(0.25)
+    return None
