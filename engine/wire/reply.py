@@ -173,6 +173,14 @@ class ReplyReader:
         self.ended = False
 
     def feed(self, data: bytes) -> list[Reply]:
+        if not self._pieces and not self.ended and self._error is None and data.find(b"\n") + 1 == len(data):
+            try:
+                tokens = _decode_tokens(data)  # what most reads bring: one whole line
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                pass
+            else:
+                if tokens.logprobs is None:
+                    return [tokens]
         out: list[Reply] = []
         if self._error is None:
             try:

@@ -96,15 +96,12 @@ class OutputParser:
         if starts_in_reasoning and not separate_reasoning:
             self._unseparated(markers.THINK_START)
         self._finished = False
+        self.stopped: str | None = None
+        """The stop string that matched."""
         self.reasoning_tokens = 0
         """Tokens fed while thinking, the closing marker's included."""
         self.tokens = 0
         """Tokens taken; those after a stop string are not."""
-
-    @property
-    def stopped(self) -> str | None:
-        """The stop string that matched."""
-        return self._stop.matched
 
     @property
     def saw_tool_call(self) -> bool:
@@ -127,7 +124,7 @@ class OutputParser:
                 return [self._quick(text)]
         taken = 0
         for token in ids:
-            if self._stop.matched is not None:
+            if self.stopped is not None:
                 break
             taken += 1
             thinking = self._mode == "reasoning"
@@ -144,7 +141,7 @@ class OutputParser:
 
     def feed_text(self, text: str) -> list[Event]:
         """Text in place of ids, cut anywhere."""
-        if text and self._stop.matched is None:
+        if text and self.stopped is None:
             self._text(text)
         return self._take()
 
@@ -154,7 +151,7 @@ class OutputParser:
         if self._finished:
             return []
         self._finished = True
-        if self._stop.matched is None:
+        if self.stopped is None:
             self._text(self._detokenizer.finish(), last=True)
             if self._mode == "tools":
                 rest = self._tools.finish(truncated=truncated)
@@ -181,7 +178,7 @@ class OutputParser:
             match = look.find(text, at)
             end = match.start() if match else len(text) if last else look.held_from(text, at)
             rest = self._route(text[at:end]) if end > at else None
-            if self._stop.matched is not None:
+            if self.stopped is not None:
                 return
             if rest is not None:  # tools are over, in the middle of this piece
                 self._mode = "content"
@@ -236,6 +233,7 @@ class OutputParser:
         if safe:
             self._events.append(ContentDelta(safe))
         if self._stop.matched is not None and text:
+            self.stopped = self._stop.matched
             self._events.append(StopMatched(self._stop.matched))
 
     def _unseparated(self, text: str) -> None:
@@ -261,7 +259,7 @@ class OutputParser:
         return events
 
     def _settled(self) -> type[ContentDelta] | type[ReasoningDelta] | None:
-        if self._held or self._detokenizer.pending or self._stop.matched is not None or self._finished:
+        if self._held or self._detokenizer.pending or self.stopped is not None or self._finished:
             return None
         if self._mode == "content":
             free = self._blank is None and not self._clean_content.held and not self._stop.held

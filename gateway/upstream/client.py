@@ -288,24 +288,28 @@ class GenerationStream:
         response, reader, clock, token_s = self._response, self._reader, self._clock, self._times.token_timeout_s
         # Of the next token: from when the reader is back, however slow it is.
         self._due = min(clock() + token_s if self.began else self._first_until, self.until)
-        response.until(self._due)
 
         def arrived(data: bytes) -> bool:
             more = True
             if replies := reader.feed(data):
-                if not self.began:
+                first = not self.began
+                if first:
                     self._begin()
                 more = take(replies)
                 if reader.ended:
                     return False
-                self._due = min(clock() + token_s, self.until)
-                response.until(self._due)
-            if clock() >= self._due:  # a stream of keep-alives, or one that never ends
+                now = clock()
+                self._due = min(now + token_s, self.until)
+                if first:
+                    response.look_again()
+            else:
+                now = clock()
+            if now >= self._due:  # a stream of keep-alives, or one that never ends
                 raise TimeoutError
             return more
 
         try:
-            if not await response.deliver(arrived) and not reader.ended:
+            if not await response.deliver(arrived, lambda: self._due) and not reader.ended:
                 return False
             reader.finish()
             # The chunked body's last bytes let the connection go back to the pool; mostly they are here already.

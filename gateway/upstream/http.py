@@ -27,6 +27,12 @@ CLOCK_S: Final = 0.001
 """What a timer may be early by: the loop's clock counts milliseconds."""
 Take = Callable[[bytes], bool]
 """Takes a piece of the body. False: no more for now."""
+Deadline = Callable[[], float]
+"""Loop time at which waiting ends, whatever comes before; asked when a timer rings, not for each piece."""
+
+
+def never() -> float:
+    return inf
 
 
 class HttpError(OSError):
@@ -61,7 +67,8 @@ class _Connection(asyncio.Protocol):
         self._waiter: asyncio.Future[bool] | None = None
         self._take: Take | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._rings = self.deadline = inf
+        self._deadline: Deadline = never
+        self._rings = inf
         self._heard = self._silence_s = 0.0
 
     # ------------------------------------------------------------------------------------- transport
@@ -153,29 +160,28 @@ class _Connection(asyncio.Protocol):
                     return
                 transport.write(view[start : start + SLICE_BYTES])
 
-    async def wait(self, silence_s: float, take: Take | None = None) -> bool:
+    async def wait(self, silence_s: float, take: Take | None = None, deadline: Deadline = never) -> bool:
         """Until there is something to look at: True. Bytes that arrive meanwhile go to `take` at once, as long as it is a
         piece that was expected; False: it wants no more for now. Raises TimeoutError after `silence_s` without a byte and at
-        `deadline`, and what `take` raises."""
+        the deadline, and what `take` raises."""
         self._waiter, self._take = self.loop.create_future(), take
-        self._heard, self._silence_s = self.loop.time(), silence_s
+        self._heard, self._silence_s, self._deadline = self.loop.time(), silence_s, deadline
         self._arm()
         try:
             return await self._waiter
         finally:
             self._disarm()
-            self._waiter = self._take = None
+            self._waiter, self._take, self._deadline = None, None, never
 
-    def until(self, deadline: float) -> None:
-        """Loop time at which `wait` ends, whatever comes before."""
-        self.deadline = deadline
-        if deadline < self._rings and self._timer is not None:
+    def look_again(self) -> None:
+        """The deadline has come nearer."""
+        if self._timer is not None and self._deadline() < self._rings:
             self._disarm()
             self._arm()
 
     def _arm(self) -> None:
         """One timer per wait: it looks again when bytes have come since, or the deadline has moved."""
-        self._rings = min(self._heard + self._silence_s, self.deadline)
+        self._rings = min(self._heard + self._silence_s, self._deadline())
         self._timer = self.loop.call_at(self._rings + CLOCK_S, self._look)
 
     def _disarm(self) -> None:
@@ -187,7 +193,7 @@ class _Connection(asyncio.Protocol):
         self._timer = None
         if self._waiter is None or self._waiter.done():
             return
-        if self.loop.time() < min(self._heard + self._silence_s, self.deadline):
+        if self.loop.time() < min(self._heard + self._silence_s, self._deadline()):
             self._arm()
         else:
             self._waiter.set_exception(TimeoutError("the engine fell silent"))
@@ -236,14 +242,15 @@ class Answer:
         self._connection: _Connection | None = connection
         self._silence_s = silence_s
 
-    def until(self, deadline: float) -> None:
-        """`deliver` waits no longer than up to this loop time, whatever came before."""
+    def look_again(self) -> None:
+        """The deadline has come nearer."""
         if self._connection is not None:
-            self._connection.until(deadline)
+            self._connection.look_again()
 
-    async def deliver(self, take: Take) -> bool:
+    async def deliver(self, take: Take, deadline: Deadline = never) -> bool:
         """Gives `take` what arrives, in order: True when the body has ended, False when `take` wants no more for now.
-        Raises HttpError, TimeoutError after `silence_s` without a byte or at the deadline, and what `take` raises."""
+        Raises HttpError, TimeoutError after `silence_s` without a byte or at `deadline()`, which may move, and what `take`
+        raises."""
         connection = self._connection
         while connection is not None:
             if connection.chunks:
@@ -257,7 +264,7 @@ class Answer:
                 self._connection = None
                 self._pool.give(connection)
                 return True
-            elif not await connection.wait(self._silence_s, take):
+            elif not await connection.wait(self._silence_s, take, deadline):
                 return False
         return True
 

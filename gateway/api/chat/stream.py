@@ -74,8 +74,10 @@ class ChunkWriter:
             if not self._head:
                 self._begin(run)
             tail = self._usage_tail(run) if self._style.continuous_usage else b"}\n\n"
-            data = b"".join([piece for update in updates for piece in self._update(update, tail)])
-            return client.write(data) if data else True
+            out: list[bytes] = []
+            for update in updates:
+                self._update(update, tail, out)
+            return client.write(b"".join(out)) if out else True
 
         try:
             await run.deliver(take, client.ready)
@@ -90,9 +92,8 @@ class ChunkWriter:
     def _usage_tail(self, run: Run) -> bytes:
         return b',"usage":' + orjson.dumps(usage_of(run)) + b"}\n\n"
 
-    def _update(self, update: Update, tail: bytes) -> list[bytes]:
+    def _update(self, update: Update, tail: bytes, out: list[bytes]) -> None:
         choice = self._choices[update.index]
-        out: list[bytes] = []
         for event in update.events:
             match event:
                 case ContentDelta(text):
@@ -118,14 +119,14 @@ class ChunkWriter:
                     continue
             if not choice.started:
                 self._role(choice, out, tail, isinstance(event, ContentDelta))
-            out.append(choice.prefix + delta + self._logprobs(choice) + b',"finish_reason":null}]' + tail)
+            logprobs = self._logprobs(choice) if choice.rows else b',"logprobs":null'
+            out.append(b'%b%b%b,"finish_reason":null}]%b' % (choice.prefix, delta, logprobs, tail))
         if update.finish is not None:
             if not choice.started:
                 self._role(choice, out, tail, text=True)
             reason = self._style.finish_name(update, choice.saw_call)
             ending = b',"finish_reason":' + orjson.dumps(reason) + b"}]" + tail
             out.append(choice.prefix + b"{}" + self._logprobs(choice) + ending)
-        return out
 
     def _role(self, choice: _Choice, out: list[bytes], tail: bytes, text: bool) -> None:
         choice.started = True

@@ -180,9 +180,10 @@ class Run:
                     self.cached_tokens = cached
                 if choice.finish is not None:
                     return  # on its way while the stop string was found
-                events = choice.parser.feed(ids, logprobs)
-                choice.completion_tokens = choice.parser.tokens
-                if choice.parser.stopped is not None:
+                parser = choice.parser
+                events = parser.feed(ids, logprobs)
+                choice.completion_tokens = parser.tokens
+                if parser.stopped is not None:
                     self._finish(index, choice, "stop", [e for e in events if not isinstance(e, StopMatched)], out)
                 elif events:
                     out.append(Update(index, events))

@@ -251,17 +251,18 @@ async def test_a_deadline_that_moves_is_kept() -> None:
     async with peer(handle) as (pool, _):
         answer = await pool.post("/x", {}, [b"{}"], 2, silence_s=30)
         loop, pieces = asyncio.get_running_loop(), 0
-        answer.until(loop.time() + 30)
+        deadline = loop.time() + 30
 
         def take(piece: bytes) -> bool:
-            nonlocal pieces
+            nonlocal pieces, deadline
             pieces += len(piece)
-            answer.until(loop.time() + 0.2)
+            deadline = loop.time() + 0.2
+            answer.look_again()
             return True
 
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(20):
-                await answer.deliver(take)
+                await answer.deliver(take, lambda: deadline)
         assert pieces == 6
         answer.close()
 
