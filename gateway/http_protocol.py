@@ -43,22 +43,26 @@ class _Parser(httptools.HttpRequestParser):
 
 
 class StreamConnection:
-    """The Connection of gateway/api/sse.py: a chunk of the body straight to the transport, as the cycle's `send` writes it."""
+    """The Connection of gateway/api/sse.py: a chunk of the body straight to the transport, as the cycle's `send` writes it.
+    It knows no cycle, whose scope holds it."""
 
-    __slots__ = ("_flow", "_transport")
+    __slots__ = ("_flow", "_transport", "gone")
 
     def __init__(self, transport: asyncio.Transport, flow: FlowControl) -> None:
         self._transport = transport
         self._flow = flow
+        self.gone = False
+        """The application was told of a disconnect, though the transport may still be open."""
 
     def write(self, data: bytes) -> bool:
-        if self._transport.is_closing():
+        if self.gone or self._transport.is_closing():
             return True
         self._transport.write(b"%x\r\n%b\r\n" % (len(data), data))
         return not self._flow.write_paused
 
     async def drain(self) -> None:
-        await self._flow.drain()
+        if self._flow.write_paused and not self.gone:
+            await self._flow.drain()
 
 
 class GatewayProtocol(HttpToolsProtocol):
@@ -225,6 +229,7 @@ class GatewayProtocol(HttpToolsProtocol):
     @staticmethod
     def _tell_disconnect(cycle: RequestResponseCycle) -> None:
         cycle.disconnected = True
+        cycle.scope["extensions"]["catalejo.connection"].gone = True  # type: ignore[attr-defined]
         cycle.waiting_for_100_continue = False
         cycle.message_event.set()
 

@@ -8,7 +8,7 @@ engine, or to another model where the name has one. After the first token it nev
 of an answer.
 
 Stop strings are matched here, not by the engine: when every choice still open has matched one, the engine is asked to
-abort, and for at most `abort_wait_s` its last lines are awaited, since they hold the true cached_tokens.
+abort. For at most `abort_wait_s` its last lines are awaited, since they hold the true cached_tokens.
 """
 
 from __future__ import annotations
@@ -100,6 +100,7 @@ class Run:
         self.choices = [Choice(p) for p in opened.parsers]
         self._stream = opened.stream
         self._open = len(opened.parsers)
+        self._cut = False
         self._model = opened.model
         self._context.notes["model"] = opened.model
         self._gaps = child(self._metrics.itl, opened.model)
@@ -184,6 +185,7 @@ class Run:
                 events = parser.feed(ids, logprobs)
                 choice.completion_tokens = parser.tokens
                 if parser.stopped is not None:
+                    self._cut = True
                     self._finish(index, choice, "stop", [e for e in events if not isinstance(e, StopMatched)], out)
                 elif events:
                     out.append(Update(index, events))
@@ -229,7 +231,8 @@ class Run:
         out.append(Update(index, events, reason, choice.parser.stopped or matched))
 
     async def _collect_usage(self) -> None:
-        await self._stream.client.abort(self._stream.rid, "stop_string")
+        if self._cut:
+            await self._stream.client.abort(self._stream.rid, "stop_string")
         try:
             async with asyncio.timeout(self._abort_wait_s):
                 await self._stream.deliver(self._usage)
