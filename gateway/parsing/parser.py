@@ -12,7 +12,8 @@ Three modes, each with the markers it looks for (`N` is the namespace marker):
 | tools     | N              | a tag follows (tools.py)                                  |
 
 The common token takes a short way: while nothing is held back, one whose text is whole characters and has no character that
-a marker or a stop string begins with is an event of its own, as the long way would find.
+a marker or a stop string begins with is an event of its own, as the long way would find. So it is in content, in thinking
+and in a string argument.
 
 Markers are found in the text, so it does not matter whether the model wrote one token or several. Held back: an end of
 the text that may be the beginning of a marker. A stop string is looked for in content alone. White space alone, at the
@@ -85,8 +86,8 @@ class OutputParser:
         self._structured = structured
         self._stop = StopStrings(stop)
         self._plain = plain_texts(checkpoint)
-        self._quick: type[ContentDelta] | type[ReasoningDelta] | None = None
-        """The event of a plain token now; None while something is held back, and where only the long way knows."""
+        self._quick: Callable[[str], Event] | None = None
+        """Makes the event of a plain token now; None while something is held back, and where only the long way knows."""
         self._held = ""
         self._blank: list[str] | None = []
         """White space at an edge of content, waiting; None inside content."""
@@ -258,15 +259,15 @@ class OutputParser:
         self._quick = self._settled()
         return events
 
-    def _settled(self) -> type[ContentDelta] | type[ReasoningDelta] | None:
+    def _settled(self) -> Callable[[str], Event] | None:
         if self._held or self._detokenizer.pending or self.stopped is not None or self._finished:
             return None
         if self._mode == "content":
             free = self._blank is None and not self._clean_content.held and not self._stop.held
             return ContentDelta if free else None
-        if self._mode == "reasoning" and self._separate and not self._clean_reasoning.held:
-            return ReasoningDelta
-        return None
+        if self._mode == "tools":
+            return self._tools.plain()
+        return ReasoningDelta if self._separate and not self._clean_reasoning.held else None
 
 
 def plain_texts(checkpoint: Checkpoint) -> list[str | None]:

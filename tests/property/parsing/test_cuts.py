@@ -77,6 +77,8 @@ PIECES = st.one_of(
                 'invoke name="typed">', "<invoke>", '<invoke name="">', "<city>", "</city>",
             )),
             "<tool_call>", "\n", " ", "12", "true", "null", "[1, 2]", '{"name": "x"}', "STOP", "ST", "OP", "<", ">",
+            f'{NAMESPACE}<tool_call>\n{NAMESPACE}<invoke name="typed">{NAMESPACE}<s>a "word"',
+            f'{NAMESPACE}<invoke name="typed">{NAMESPACE}<o>{NAMESPACE}<s>two words', "three words",
             "é", "日本", "👩‍👩‍👧", "\x00", "\u2028", '"', "\\",
         ]
     ),
@@ -196,9 +198,17 @@ def test_work_grows_with_the_text_and_not_faster(kind: str) -> None:
 @settings(max_examples=200)
 @given(case=random_case(), data=st.data())
 def test_the_short_way_gives_the_very_same_events(case: Transcript, data: st.DataObject) -> None:
-    """Not only the same text: the same events, feed by feed."""
     ids = tiny().tokenizer.encode(case.text, add_special_tokens=False).ids
-    ids += data.draw(st.lists(st.integers(0, len(tiny().vocabulary.token_bytes) + 3), max_size=20))
+    same_events(case, ids + data.draw(st.lists(st.integers(0, len(tiny().vocabulary.token_bytes) + 3), max_size=20)))
+
+
+@pytest.mark.parametrize("case", CASES, ids=IDS)
+def test_the_short_way_through_every_transcript_gives_the_very_same_events(case: Transcript) -> None:
+    same_events(case, tiny().tokenizer.encode(case.text, add_special_tokens=False).ids)
+
+
+def same_events(case: Transcript, ids: Sequence[int]) -> None:
+    """Not only the same text: the same events, feed by feed."""
     short, long = case.parser(), case.parser()
     for token in ids:
         expected = [e for e in long.feed([token], [(0.0, token, [])]) if not isinstance(e, TokenLogprobs)]
