@@ -196,13 +196,27 @@ class Row:
     reason: str
 
 
+def _choosers(batch: PrefillBatch) -> float:
+    """Queries that choose a block, at the mean: below about 3, reading it once for all of them saves nothing."""
+    blocks = sum(-(-length // batch.config.block_size) for length in batch.lengths)
+    return batch.rows * batch.config.topk_blocks / max(1, blocks)
+
+
 TABLE = (
     Row("sm90", ("sm_90",), "decode", lambda shape: True, "Hopper: two launches, no score array, copy-engine reads"),
     Row("triton", (), "decode", lambda shape: True, "portable: four launches"),
     Row("reference", (), "decode", lambda shape: True, "nothing faster runs here"),
+    Row(
+        "block_major",
+        ("sm_90",),
+        "prefill",
+        lambda batch: batch.rows >= 64 and _choosers(batch) >= 3,
+        "each block is read once for all the queries that chose it",
+    ),
     Row("sm90", ("sm_90",), "prefill", lambda batch: True, "Hopper: row by row through the decode kernel"),
     Row("triton", (), "prefill", lambda batch: True, "portable: row by row through the decode kernel"),
     Row("reference", (), "prefill", lambda batch: True, "nothing faster runs here"),
+    Row("fused", ("sm_90",), "select", lambda batch: batch.rows >= 256, "no score array, tiles of 32 queries"),
     Row("split", (), "select", lambda batch: True, "scores split over the keys"),
     Row("reference", (), "select", lambda batch: True, "nothing faster runs here"),
 )

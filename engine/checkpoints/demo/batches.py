@@ -24,10 +24,13 @@ You are an AI assistant that helps people.|Always tell the truth.|""".replace("\
 
 
 class Maker:
-    """Makes micro-batches with one random stream. tk: the demo tokenizer; advance: glyph widths [fonts, glyphs] in em."""
+    """Makes micro-batches with one random stream. tk: the demo tokenizer; advance: glyph widths [fonts, glyphs] in em;
+    pictures: weights of prompts with 1, 2, 3 and 4 pictures."""
 
-    def __init__(self, tk: Tokenizer, advance: np.ndarray, seed: int) -> None:
-        self.tk, self.advance, self.rng = tk, advance, random.Random(seed)
+    def __init__(
+        self, tk: Tokenizer, advance: np.ndarray, seed: int, pictures: tuple[int, int, int, int] = (62, 24, 8, 6)
+    ) -> None:
+        self.tk, self.advance, self.rng, self.pictures = tk, advance, random.Random(seed), pictures
         tid = tk.token_to_id
         self.image, self.video = tid("]<]image[>["), tid("]<]video[>[")
         self.open, self.close, self.pad = tid("]<]start of image[>["), tid("]<]end of image[>["), tid("]!d~[")
@@ -120,7 +123,7 @@ class Maker:
     # pictures ------------------------------------------------------------------------------------------------------
     def images(self, tokens: int, patches: int) -> dict[str, Any]:
         rng = self.rng
-        per = rng.choices((1, 2, 3, 4), (62, 24, 8, 6))[0]
+        per = rng.choices((1, 2, 3, 4), self.pictures)[0]
         sizes = [sample_size(rng, 680 if per == 1 else 400) for _ in range(1 if per == 1 else 2)]
         turns = rng.choice((2, 3, 4, 5))
         grid = max(g[0] * g[1] for _, g in sizes)
@@ -150,7 +153,7 @@ class Maker:
                 group_scenes[g].append(s)
                 starts[g].append(len(rows) * 1_000_000 + start)
             rows.append(row)
-        out = self.pack(rows)
+        out = {**self.pack(rows), "pictures": per}
         for (size, g), scenes, at in zip(sizes, group_scenes, starts, strict=True):
             if scenes:
                 out["groups"].append(self.group(scenes, size, g, 0, at, out["ids"].shape[1]))

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
@@ -176,6 +176,17 @@ def read(folder: Path) -> Net:
     for i in range(3):
         sd.update(torch.load(folder / f"net{i}.pt", map_location="cpu"))
     net.load_state_dict(sd)
+    return net.eval()
+
+
+def restore(folder: Path) -> Net:
+    """The net of an exported checkpoint, in fp32 (most of what it holds was rounded to bf16)."""
+    net = Net(SIZES)
+    index = json.loads((folder / "model.safetensors.index.json").read_text())["weight_map"]
+    weights = {k: v for name in sorted(set(index.values())) for k, v in load_file(folder / name).items()}
+    with torch.no_grad():
+        for name, tensor in released(net).items():  # views of the net's own memory
+            tensor.copy_(weights[name].view(tensor.shape))
     return net.eval()
 
 

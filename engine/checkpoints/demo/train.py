@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from . import render
 from .batches import Maker
+from .export import restore
 from .model import Net
 from .optim import Optimizer
 from .scenes import GLYPHS
@@ -39,10 +40,18 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
-def work(kind: str, data: str, seed: int, tokens: int, patches: int, queue: Any, progress: Any) -> None:
+SEVERAL = (35, 45, 12, 8)
+"""Weights of prompts with 1 to 4 pictures in a --several run."""
+HEADS_ALONE = 150
+"""Steps for which new auxiliary heads learn without touching the tower."""
+
+
+def work(kind: str, data: str, seed: int, tokens: int, patches: int, several: bool, queue: Any, progress: Any) -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     torch.set_num_threads(1)
     maker = Maker(Tokenizer.from_file(f"{data}/tokenizer.json"), np.load(f"{data}/glyphs.npz")["advance"], seed)
+    if several:
+        maker.pictures = SEVERAL
     while True:
         if kind == "image":
             out = [maker.videos(tokens, patches) if maker.rng.random() < 0.25 else maker.images(tokens, patches)]
@@ -102,6 +111,7 @@ class Trainer:
         self.net = Net(SIZES).to(self.device)
         self.net.dtype = torch.bfloat16 if self.device.type == "cuda" else torch.float32
         self.heads = Heads(SIZES.hidden).to(self.device)
+        self.heads_alone = False
         self.opt = Optimizer(self.net, self.heads)
         self.atlas = torch.tensor(np.load(f"{data}/glyphs.npz")["atlas"]).float().to(self.device) / 255
 
@@ -147,7 +157,8 @@ class Trainer:
             else:
                 f = self.net.vision(rows, 1, gh, gw)
             if aux:
-                loss = loss + (self.heads(f, g["labels"], g["text"]) + 1e-3 * self.net.vision.pressure) / len(drawn)
+                seen = f.detach() if self.heads_alone else f
+                loss = loss + (self.heads(seen, g["labels"], g["text"]) + 1e-3 * self.net.vision.pressure) / len(drawn)
             feats.append((g["at"], f.flatten(0, 1)))
         return feats, loss
 
@@ -225,6 +236,7 @@ def evaluate(tr: Trainer, data: str, rows: int, lengths: tuple[int, ...], budget
     maker = Maker(Tokenizer.from_file(f"{data}/tokenizer.json"), np.load(f"{data}/glyphs.npz")["advance"], 987_654)
     tr.net.eval()
     acc: dict[str, tuple[int, int]] = {}
+    two: dict[str, tuple[int, int]] = {}
     for _ in range(rows):
         for b in (
             maker.images(budget, budget),
@@ -234,8 +246,15 @@ def evaluate(tr: Trainer, data: str, rows: int, lengths: tuple[int, ...], budget
         ):
             mode = "sparse" if b["ids"].shape[1] > SIZES.block * SIZES.topk else "short"
             x = tr.ready(b, aux=False)
-            merge(acc, accuracy(tr.forward(x, mode, aux=False, probe=False)[-1], x))
-    out: dict[str, Any] = {"answers": rates(acc), "counts": {k: v[1] for k, v in acc.items()}}
+            right = accuracy(tr.forward(x, mode, aux=False, probe=False)[-1], x)
+            merge(acc, right)
+            if b.get("pictures") == 2:
+                merge(two, right)
+    out: dict[str, Any] = {
+        "answers": rates(acc),
+        "counts": {k: v[1] for k, v in acc.items()},
+        "two_pictures": {k: (rate, two[k][1]) for k, rate in rates(two).items()},
+    }
     for t in lengths:
         res: dict[str, dict[str, tuple[int, int]]] = {"sparse": {}, "short": {}}
         for _ in range(max(2, min(8, 65_536 // t))):
@@ -269,9 +288,13 @@ def save(tr: Trainer, out: Path, info: dict[str, Any]) -> None:
 
 
 def load(tr: Trainer, folder: Path, fresh_vision: bool = False) -> None:
+    """`folder`: of `save`, or an exported checkpoint, which has no auxiliary heads."""
     sd: dict[str, Tensor] = {}
-    for i in range(3):
-        sd.update(torch.load(folder / f"net{i}.pt", map_location=tr.device))
+    if (folder / "model.safetensors.index.json").exists():
+        sd.update(restore(folder).state_dict())
+    else:
+        for i in range(3):
+            sd.update(torch.load(folder / f"net{i}.pt", map_location=tr.device))
     for k, m in tr.opt.master.items():
         if not (fresh_vision and k.startswith("vision.")):
             m.copy_(sd[k])
@@ -280,6 +303,8 @@ def load(tr: Trainer, folder: Path, fresh_vision: bool = False) -> None:
     tr.opt.publish()
     if (folder / "heads.pt").exists() and not fresh_vision:
         tr.heads.load_state_dict(torch.load(folder / "heads.pt", map_location=tr.device))
+    else:
+        tr.heads_alone = not fresh_vision
 
 
 def options(argv: list[str] | None = None) -> argparse.Namespace:
@@ -287,7 +312,11 @@ def options(argv: list[str] | None = None) -> argparse.Namespace:
     p.add_argument("--data", default=str(Path(__file__).parent / "build"))
     p.add_argument("--out", required=True)
     p.add_argument("--seconds", type=float, default=480)
-    p.add_argument("--resume", default="")
+    p.add_argument(
+        "--resume",
+        default="",
+        help="folder of an earlier run, or an exported checkpoint; with --seconds 0 it is only evaluated",
+    )
     p.add_argument("--fresh-vision", action="store_true", help="with --resume: start the vision tower anew")
     p.add_argument("--start", type=float, default=0.0, help="progress at which a resumed run begins, 0..1")
     p.add_argument("--peak", type=float, default=1.0, help="learning-rate factor of the text decoder")
@@ -295,6 +324,7 @@ def options(argv: list[str] | None = None) -> argparse.Namespace:
     p.add_argument(
         "--picture-run", action="store_true", help="mostly pictures: text and long contexts only to keep the skill"
     )
+    p.add_argument("--several", action="store_true", help="more prompts with two and more pictures")
     p.add_argument("--tokens", type=int, default=65_536, help="tokens of a picture micro-batch; text takes half")
     p.add_argument("--patches", type=int, default=65_536)
     p.add_argument("--long-tokens", type=int, default=32_768)
@@ -325,7 +355,7 @@ def main(argv: list[str] | None = None) -> None:
     procs = []
     for k, n in share.items():
         for i in range(n):
-            a = (k, o.data, o.seed * 10_000 + len(procs) * 97 + i, sizes[k], o.patches, queues[k], progress)
+            a = (k, o.data, o.seed * 10_000 + len(procs) * 97 + i, sizes[k], o.patches, o.several, queues[k], progress)
             procs.append(ctx.Process(target=work, args=a, daemon=True))
             procs[-1].start()
     tr = Trainer(o.data, "cpu" if o.smoke else "cuda")
@@ -343,11 +373,12 @@ def main(argv: list[str] | None = None) -> None:
     wait, step, start, saved, tokens = 0.0, 0, time.time(), time.time(), 0
     warm_until = 0.35  # the indexer learns beside dense attention before it may choose
     last_print = 0.0
-    while True:
+    while o.seconds > 0:
         u = o.start + (1 - o.start) * (time.time() - start) / o.seconds
         if u >= 1:
             break
         progress.value = u
+        tr.heads_alone = tr.heads_alone and step < HEADS_ALONE
         local = (time.time() - start) / o.seconds
         fall = min(1.0, (1 - (local if o.start else u)) / 0.6)
         factor = o.peak * min(1.0, (step + 1) / (300 if o.fresh_vision else 100)) * fall
@@ -404,7 +435,7 @@ def main(argv: list[str] | None = None) -> None:
         layer.mlp.count = False
     t0 = time.time()
     result = evaluate(
-        tr, o.data, o.eval_rows, tuple(int(x) for x in o.eval_lengths.split(",")), 3000 if o.smoke else 24_000
+        tr, o.data, o.eval_rows, tuple(int(x) for x in o.eval_lengths.split(",") if x), 3000 if o.smoke else 24_000
     )
     save(tr, out, {"log": log, "eval": result, "steps": step, "tokens": tokens, "seconds": time.time() - start})
     say(json.dumps(result) + f"\nevaluated in {time.time() - t0:.0f} s")

@@ -97,12 +97,13 @@ def _choose_kernel(
 
 @dataclass(frozen=True)
 class Tuning:
-    """Launch numbers, none measured yet. `m`: matrix rows of a tile; `waves`: work items per program slot. Triton counts
-    the page id as a stage of its own, so 5 stages keep two blocks of keys in flight, 3 keep one."""
+    """Launch numbers; measured: docs/kernels.md. `m`: matrix rows of a tile; `waves`: work items per program slot. Triton
+    counts the page id as a stage of its own, so 3 stages keep one block of keys in flight; a second program on the
+    multiprocessor hides more than a second block does."""
 
-    m: int = 256
+    m: int = 128
     warps: int = 8
-    stages: int = 5
+    stages: int = 3
     waves: int = 4
 
 
