@@ -107,11 +107,18 @@ _decode_tokens: Final = msgspec.json.Decoder(Tokens).decode
 
 def decode_reply(line: bytes) -> Reply | None:
     """One line without its newline; None for a keep-alive. Raises BadReply."""
+    return _tokens(line) or decode_any(line)
+
+
+def _tokens(line: bytes) -> Tokens | None:
+    """The short way; None for what it does not know."""
+    if b'"output_ids"' not in line:  # an error is dearer than the look
+        return None
     try:
         tokens = _decode_tokens(line)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return decode_any(line)
-    return tokens if tokens.logprobs is None else decode_any(line)
+        return None
+    return tokens if tokens.logprobs is None else None
 
 
 def decode_any(line: bytes) -> Reply | None:
@@ -173,14 +180,9 @@ class ReplyReader:
         self.ended = False
 
     def feed(self, data: bytes) -> list[Reply]:
-        if not self._pieces and not self.ended and self._error is None and data.find(b"\n") + 1 == len(data):
-            try:
-                tokens = _decode_tokens(data)  # what most reads bring: one whole line
-            except (msgspec.DecodeError, UnicodeDecodeError):
-                pass
-            else:
-                if tokens.logprobs is None:
-                    return [tokens]
+        whole = data.find(b"\n") + 1 == len(data)  # what most reads bring: one line
+        if whole and not self._pieces and not self.ended and self._error is None and (tokens := _tokens(data)):
+            return [tokens]
         out: list[Reply] = []
         if self._error is None:
             try:
