@@ -170,6 +170,8 @@ class _Connection(asyncio.Protocol):
         try:
             return await self._waiter
         finally:
+            if self._waiter.done() and not self._waiter.cancelled():
+                self._waiter.exception()  # seen, also by a reader that was cancelled meanwhile
             self._disarm()
             self._waiter, self._take, self._deadline = None, None, never
 

@@ -31,7 +31,7 @@ from gateway.errors import ERRORS, ApiError
 from gateway.metrics import Metrics, child
 from gateway.observability.tracing import NO_SPAN
 from gateway.parsing.events import Event, StopMatched
-from gateway.upstream.client import GenerationStream
+from gateway.upstream.stream import GenerationStream
 
 if TYPE_CHECKING:
     from gateway.api.generation.logprobs import TokenTexts

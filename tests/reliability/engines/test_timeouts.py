@@ -13,8 +13,9 @@ import pytest
 
 from engine.wire import GenerateRequest, Reply, Tokens
 from gateway.metrics import Metrics
-from gateway.upstream.client import EngineClient, EngineTimeout
+from gateway.upstream.client import EngineClient
 from gateway.upstream.settings import UpstreamSettings
+from gateway.upstream.stream import EngineTimeout
 from tests.api.harness import TINY, Stack
 from tests.mock_engine import MockEngine
 
