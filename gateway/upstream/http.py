@@ -159,6 +159,7 @@ class _Connection(asyncio.Protocol):
                     self.keep = False
                     return
                 transport.write(view[start : start + SLICE_BYTES])
+                await asyncio.sleep(0)  # other streams' turn: the socket may take megabytes without a pause
 
     async def wait(self, silence_s: float, take: Take | None = None, deadline: Deadline = never) -> bool:
         """Until there is something to look at: True. Bytes that arrive meanwhile go to `take` at once, as long as it is a
