@@ -24,9 +24,10 @@ from engine.msa.tolerances import TOLERANCE
 
 CPU = torch.device("cpu")
 BF16, F16, E4M3 = torch.bfloat16, torch.float16, torch.float8_e4m3fn
-# Lengths, query rows per request, layout: fewer blocks than are chosen, the first real choice, partial pages, a long row.
-DECODE = (((300, 2049), 1, "nhd"), ((2900, 1, 2048), 1, "hnd"), ((2600, 2177), 2, "nhd"), ((12_345,), 1, "nhd"))
-PREFILL = (PrefillCase(1, 70, 70), PrefillCase(2, 3, 2180), PrefillCase(1, 40, 2700))
+# Lengths, query rows per request, layout: fewer blocks than are chosen, the first real choice, partial pages, two rows.
+DECODE = (((300, 2049), 1, "nhd"), ((2600, 2177), 2, "hnd"))
+# And groups: two requests, then more rows than one tile of the scores.
+PREFILL = ((PrefillCase(2, 3, 2180), 2), (PrefillCase(1, 66, 2100), 1))
 COMPILED_DECODE = ((1, 32 * 1024, 0), (8, 4096, 0), (32, 4096, 0), (128, 2048, 0), (1, 32 * 1024, 1), (8, 4096, 1))
 COMPILED_PREFILL = (PrefillCase(1, 8192, 8192), PrefillCase(1, 100, 60_100), PrefillCase(2, 100, 60_100))
 
@@ -46,8 +47,8 @@ def decode_fault(functions: SimpleNamespace, lengths: tuple[int, ...], queries: 
     return fault or (None if error <= TOLERANCE[F16].output else f"output error {error:.3g}")
 
 
-def prefill_fault(functions: SimpleNamespace, case: PrefillCase) -> str | None:
-    i = Inputs.of(case, CPU, 7, groups=2, heads=16)
+def prefill_fault(functions: SimpleNamespace, case: PrefillCase, groups: int) -> str | None:
+    i = Inputs.of(case, CPU, 7, groups, heads=16)
     half = {name: getattr(i, name).to(F16) for name in ("q", "index_q", "k", "v", "index_k")}
     i = dataclasses.replace(i, **half)
     theirs, s = vllm.Prefill(i, functions), 0
@@ -65,8 +66,8 @@ def interpret(folder: Path) -> int:
         fault = decode_fault(functions, lengths, queries, layout)
         bad += fault is not None
         print(f"decode {lengths} tokens, {queries} rows, {layout}: {fault or 'ok'}", flush=True)
-    for case in PREFILL:
-        fault = prefill_fault(functions, case)
+    for case, groups in PREFILL:
+        fault = prefill_fault(functions, case, groups)
         bad += fault is not None
         print(f"prefill {case}: {fault or 'ok'}", flush=True)
     return bad
@@ -102,6 +103,7 @@ def attempt(what: str, calls: vllm.Decode | vllm.Prefill) -> bool:
     except Exception as error:
         print(f"{what}: {type(error).__name__}: {str(error)[-600:]}", flush=True)
         return False
+    print(f"{what}: compiled", flush=True)
     return True
 
 
