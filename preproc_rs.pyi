@@ -141,8 +141,13 @@ def probe(
 
     Decodes no pixel; refuses, with the same codes, what `prepare_image` refuses by header."""
 
-def decode_data_url(url: str, max_bytes: int) -> tuple[str, bytes]:
-    """(declared media type or "", bytes) of a base64 data: URL. Codes: bad_data_url, too_many_bytes."""
+def decode_data_url(url: str | bytes, max_bytes: int, start: int = 0, end: int | None = None) -> tuple[str, bytes]:
+    """(declared media type or "", bytes) of a base64 data: URL, which is [start, end) of the bytes given (of a str's, its UTF-8).
+    Codes: bad_data_url, too_many_bytes; ValueError without one for what is no range."""
+
+def find_data_urls(body: bytes, least: int) -> list[tuple[int, int]]:
+    """[start, end) of each string in a JSON body that begins with `data:`, is longer than `least` bytes and has neither escapes
+    nor characters beyond ASCII, so that its bytes are its characters."""
 
 def sniff(data: bytes) -> str | None:
     """Format by the first bytes: "jpeg", "png", "webp", "gif", "bmp", "tiff", "avif", "heic", "mp4", "webm", "mkv", "avi",

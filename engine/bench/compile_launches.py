@@ -6,6 +6,7 @@ the CPU tensors of the cases below while a launch only compiles."""
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,10 +17,12 @@ from typing import Any
 import torch
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
+from triton.runtime.interpreter import InterpretedFunction
 from triton.runtime.jit import JITFunction
 
 from engine.bench import msa_check, prefill_check
 from engine.msa import dispatch
+from engine.msa.kernels import triton_decode
 
 CPU = torch.device("cpu")
 TARGET = GPUTarget("cuda", 90, 32)
@@ -73,23 +76,31 @@ def print_forms(made: dict[tuple[str, int], int]) -> None:
         print(f"{name:40} {len(shared):3} forms, at most {max(shared) / 1024:4.0f} KB of shared memory")
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Prints a line per case that fails; 1 if any did."""
-    if JITFunction.__name__ != "JITFunction":
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--cases", default="", help="only these, by name")
+    wanted = set(filter(None, parser.parse_args(arguments).cases.split(",")))
+    if isinstance(triton_decode._score_kernel, InterpretedFunction):
         raise SystemExit("TRITON_INTERPRET is set: nothing would be compiled")
-    bad, calls = 0, [("decode", case, ()) for case in msa_check.SMALL]
-    calls += [
-        ("prefill", case, pair)
-        for case in prefill_check.FULL_CASES
-        for pair in (*prefill_check.PAIRS, ("triton", "split"))
-    ]  # type: ignore[misc]
+    calls: list[tuple[Any, tuple[str, ...]]] = [(case, ()) for case in msa_check.SMALL]
+    pairs = (*prefill_check.PAIRS, ("triton", "split"))
+    calls += [(case, pair) for case in prefill_check.FULL_CASES for pair in pairs]
+    bad = 0
     with only_compiling() as made:
-        for what, case, pair in calls:
+        for case, pair in calls:
+            if wanted and case.name not in wanted:
+                continue
             try:
-                launch_decode(case) if what == "decode" else launch_prefill(case, *pair)
+                if pair:
+                    launch_prefill(case, *pair)
+                else:
+                    launch_decode(case)
             except Exception as error:
                 bad += 1
-                print(f"{what} {case.name} {' '.join(pair)}: {type(error).__name__}: {str(error)[-600:]}", flush=True)
+                print(
+                    f"{case.name} {' '.join(pair) or 'decode'}: {type(error).__name__}: {str(error)[-600:]}", flush=True
+                )
     print_forms(made)
     return min(1, bad)
 

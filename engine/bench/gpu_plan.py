@@ -51,9 +51,9 @@ def _prefill(cases: str, *arguments: str) -> tuple[str, ...]:
 
 
 PREFILL_CHECK = _msa("--phase", "prefill", "--check", "--cases", "one_row")
-PEER_CASES = "1x8192@8192,1x2000@62000,8x100@60100,1x100@60100,1x8192@131072,1x8192@524288"
 STEP = ("-m", "engine.bench.step", "--json", "{json}")
 SERVED = ("uvicorn", "starlette", "fastapi", "safetensors", "transformers", "xgrammar", "preproc_rs")
+TARGETS = "1x8192@8192,1x2000@62000,8x100@60100,1x100@60100,1x8192@131072,1x8192@524288"
 ITEMS = (
     Item("build", ("-m", "engine.msa.kernels.build"), 120),
     Item("check_prefill", _msa("--phase", "prefill", "--check"), 200, PREFILL_CHECK),
@@ -63,7 +63,7 @@ ITEMS = (
         "decode_targets",
         _msa("--no-check", "--json", "{json}", "--cases", "1x131072,8x32768,32x32768,8x131072fp8,1x1048576"),
         120,
-        _msa("--check", "--kernels", "emulated_shared", "--cases", "first_choice"),
+        _msa("--check", "--kernels", "emulated", "--cases", "first_choice"),
     ),
     Item("gpu_tests", ("-m", "pytest", "-q", "-x", "-c", os.devnull, "--rootdir", ".", "tests/gpu"), 150),
     Item("step", STEP, 60, ("-m", "engine.bench.step", "--check")),
@@ -72,9 +72,9 @@ ITEMS = (
     Item("decode_dense", _msa("--no-check", "--dense", "--json", "{json}", "--cases", "1x32768"), 60),
     Item("prefill_dense", _prefill("1x8192@8192,1x8192@131072", "--dense", "--attend", "block_major"), 60),
     Item("decode_curve", _msa("--no-check", "--json", "{json}"), 150),
-    Item("prefill_sglang", _prefill(PEER_CASES, "--sglang", "{sglang}", "--attend", "block_major"), 300, peer="sglang"),
+    Item("prefill_sglang", _prefill(TARGETS, "--sglang", "{sglang}", "--attend", "block_major"), 300, peer="sglang"),
     Item("step_sglang", (*STEP, "--sglang", "{sglang}"), 200, peer="sglang"),
-    Item("prefill_vllm", _prefill(PEER_CASES, "--vllm", "{vllm}", "--attend", "block_major"), 300, peer="vllm"),
+    Item("prefill_vllm", _prefill(TARGETS, "--vllm", "{vllm}", "--attend", "block_major"), 300, peer="vllm"),
     Item("decode_vllm", _msa("--no-check", "--json", "{json}", "--vllm", "{vllm}"), 300, peer="vllm"),
     Item("prefill_long", _prefill("1x16384@131072,1x8192@1048576"), 120),
     Item("million", ("-m", "gateway.cli", "bench", "million", "--half", "local", "--json"), 400, needs=SERVED),

@@ -31,7 +31,7 @@ from engine.bench.prefill_check import FULL_CASES, TINY_CASES, check_all
 from engine.bench.timing import time_graph
 from engine.msa import dispatch
 from engine.msa.config import MsaConfig
-from engine.msa.kernels.sm90 import Sm90Runner, Tuning, choose, sharing
+from engine.msa.kernels.sm90 import Sm90Runner, Tuning, choose
 from engine.msa.layouts import DecodeShape
 from engine.msa.oracle_decode import attend_blocks, choice_fault, paged_block_scores, row_lengths
 from engine.msa.tolerances import TOLERANCE
@@ -191,10 +191,6 @@ def measure(
     for early in (0, 2):
         other = Ours(inputs, dataclasses.replace(ours.runner.tuning, early=early))
         row[f"step_early{early}"] = time_graph(other.step, inputs.sets, repeats=repeats).us
-    if ours.runner.tuning.cluster > 1:
-        other = Ours(inputs, sharing(ours.runner.tuning))
-        row["fault"] = row["fault"] or other.fault()
-        row["step_shared"] = time_graph(other.step, inputs.sets, repeats=repeats).us
     if args.sweep:
         row["sweep"] = sweep(inputs, repeats)
     if args.triton:
@@ -255,7 +251,6 @@ def print_row(row: dict[str, Any]) -> None:
         "step",
         "step_early0",
         "step_early2",
-        "step_shared",
         "triton_step",
         "sglang_select",
         "sglang_attend",

@@ -166,15 +166,7 @@ def attend_variants(i: Inputs, names: list[str], sweep: bool) -> dict[str, Calla
         if sweep and name == "block_major":
             from engine.msa.kernels import triton_block_major as bm
 
-            for m, per, warps, stages in (
-                (128, 64, 8, 2),
-                (64, 64, 4, 1),
-                (64, 64, 4, 3),
-                (32, 64, 4, 2),
-                (32, 64, 4, 1),
-                (32, 64, 2, 2),
-                (16, 64, 2, 2),
-            ):
+            for m, per, warps, stages in ((64, 64, 4, 2), (64, 32, 4, 1), (128, 64, 8, 1), (32, 64, 4, 1)):
                 t = bm.Tuning(m=m, per=per, warps=warps, stages=stages)
                 found[f"{name}_m{m}_per{per}_w{warps}_s{stages}"] = lambda t=t: bm.BlockMajorRunner(
                     batch, i.q.device, t
@@ -197,7 +189,7 @@ def select_variants(i: Inputs, names: list[str], sweep: bool) -> dict[str, Calla
     if sweep and "fused" in names:
         from engine.msa.kernels import triton_prefill_select as ps
 
-        for m, warps, stages in ((256, 8, 5), (256, 16, 5), (128, 4, 3), (64, 4, 3), (128, 8, 2)):
+        for m, warps, stages in ((256, 8, 5), (256, 16, 5), (128, 4, 3), (64, 4, 3)):
             t = ps.Tuning(m=m, warps=warps, stages=stages)
             found[f"fused_m{m}_w{warps}_s{stages}"] = lambda t=t: ps.FusedSelect(batch, i.q.device, t)
     return found

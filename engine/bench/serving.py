@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -112,8 +113,11 @@ def run(argv: Sequence[str]) -> int:
         given.logs = given.logs or Path(scratch)
         given.logs.mkdir(parents=True, exist_ok=True)
         bench = Bench(given, line, plan)
-        bench.run()
-        return bench.report()
+        try:
+            bench.run()
+        finally:  # also when this process is told to end
+            code = bench.report()
+        return code
 
 
 def _without(flags: Sequence[str], named: set[str]) -> list[str]:
@@ -136,7 +140,9 @@ class Bench:
         self.results: dict[str, list[Outcome]] = {mode: [] for mode in given.modes}
         self.errors: list[str] = []
         self.began = time.monotonic()
-        self.machine = {"sglang": version("sglang"), "torch": version("torch"), "gpus": vars(command.visible_gpus())}
+        gpus = command.visible_gpus()
+        self.activities = ("GPU",) if gpus.count else ("CPU",)  # to ask for what is not there ends the server
+        self.machine = {"sglang": version("sglang"), "torch": version("torch"), "gpus": vars(gpus)}
 
     def run(self) -> None:
         turns = [(number, mode) for number in range(self.given.rounds) for mode in self.given.modes]
@@ -170,7 +176,7 @@ class Bench:
                 number,
                 until=up + share,
                 note=lambda name, outcome: self.note(mode, name, outcome),
-                profile=profile if self.given.profile else None,
+                profile=partial(profile, activities=self.activities) if self.given.profile else None,
             )
             try:
                 made = asyncio.run(work)
@@ -187,6 +193,8 @@ class Bench:
         if name:
             figure = outcome.figures.get(name, [{}])[-1]
             shown = ", ".join(f"{key} {figure[key]:.2f}" for key in serving_report.FIGURES if key in figure)
+            if name == "profile":
+                shown = ", ".join(f"{load} {one.get('attention_us', '?')} us" for load, one in outcome.layers.items())
             self.say(f"{mode}: {name} {shown}" + ("  INVALID" if "invalid" in figure else ""))
         self.write()
 

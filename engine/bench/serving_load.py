@@ -157,18 +157,21 @@ class Loads:
     def whole(self, tokens: int) -> int:
         return tokens // self.plan.page * self.plan.page
 
-    def steps(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
+    def steps(self, profile: Profile | None) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
+        """(name, what runs it). `profile` runs after the first pass: it has been seen to end a server."""
         plan = self.plan
         made: list[tuple[str, Callable[[], Awaitable[None]]]] = [("warm", self.warm)]
         for number in range(plan.passes):
-            if number == 1 and plan.far:
-                made.append(("far", self.far))
             for users in plan.concurrency:
                 made.append((f"mix {users}", partial(self.mix, users)))
                 made.append((f"decode {users}", partial(self.decode, users)))
             for new in plan.new:
                 made.append((f"extend {new}", partial(self.extend, f"extend {new}", new)))
-        return [*made, ("far", self.far)] if plan.far and plan.passes == 1 else made
+            if number == 0 and plan.far:
+                made.append(("far", self.far))
+            if number == 0 and profile is not None:
+                made.append(("profile", partial(profile, self)))
+        return made
 
     def _add(self, name: str, figure: dict[str, Any]) -> None:
         self.outcome.figures.setdefault(name, []).append(figure)
@@ -232,19 +235,15 @@ async def measure(
     ) as session:
         loads = Loads(Client(session, url, plan, seed))
         outcome = loads.outcome
-        steps = loads.steps()
-        if profile is not None:
-            first_pass = 1 + 2 * len(plan.concurrency) + len(plan.new)
-            steps.insert(first_pass, ("profile", partial(profile, loads)))
-        for name, step in steps:
+        for name, step in loads.steps(profile):
             began = time.monotonic()
             if began > until and name != "warm":
                 outcome.skipped.append(name)
                 continue
             await _bounded(name, step, until)
             outcome.seconds[name] = outcome.seconds.get(name, 0.0) + time.monotonic() - began
+            await _bounded(f"paths after {name}", partial(_count, session, url, outcome), until)
             note(name, outcome)
-        outcome.paths = await paths(session, url)
         return outcome
 
 
@@ -259,6 +258,10 @@ async def _bounded(name: str, step: Callable[[], Awaitable[None]], until: float)
         raise BenchError(f"{name}: {error!r}") from error
     except ExceptionGroup as group:
         raise BenchError(f"{name}: {group.exceptions[0]!r}") from group
+
+
+async def _count(session: aiohttp.ClientSession, url: str, outcome: Outcome) -> None:
+    outcome.paths = await paths(session, url)
 
 
 async def paths(session: aiohttp.ClientSession, url: str) -> dict[str, float]:

@@ -11,6 +11,7 @@ import json
 import re
 import shutil
 import tempfile
+import zlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -22,7 +23,8 @@ import aiohttp
 from engine.bench.serving_load import BenchError, Loads
 
 STEPS = 8
-WAIT_S = 30.0
+ONE_S = 40.0
+"""A profile that takes longer is given up."""
 SPARSE = re.compile(
     r"_decode_score|_block_score|_topk_index|minimax_decode_topk|_gqa_share_sparse|_merge_topk_attn|_merge_attn_out"  # SGLang
     r"|^_(score|choose|attend|merge|union|count|scan|fill)_kernel|msa::|cluster_kernel"  # ours
@@ -69,7 +71,7 @@ def read(folder: Path) -> dict[str, Any] | None:
         try:
             with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as trace:
                 return summary(json.load(trace)["traceEvents"])
-        except (OSError, EOFError, ValueError):
+        except (OSError, EOFError, ValueError, zlib.error):
             return None
     return None
 
@@ -93,28 +95,32 @@ async def _one(
     folder = Path(tempfile.mkdtemp(prefix="catalejo-trace-"))
     session, url = loads.client.session, loads.client.url
     body = {"output_dir": str(folder), "num_steps": STEPS, "activities": list(activities), "with_stack": False}
+    running = asyncio.ensure_future(work()) if delay else None
     try:
-        running = asyncio.ensure_future(work()) if delay else None
-        await asyncio.sleep(delay)
-        async with session.post(
-            f"{url}/start_profile", json=body, headers={"content-type": "application/json"}
-        ) as response:
-            if response.status != 200:
-                raise BenchError(f"/start_profile: HTTP {response.status}: {(await response.text())[:200]}")
-        await (running or work())
-        loads.outcome.layers[name] = await _trace(loads, folder) or {"error": "no trace came"}
-    except (BenchError, aiohttp.ClientError, ExceptionGroup) as error:
+        async with asyncio.timeout(ONE_S):
+            await asyncio.sleep(delay)
+            async with session.post(
+                f"{url}/start_profile", json=body, headers={"content-type": "application/json"}
+            ) as response:
+                if response.status != 200:
+                    raise BenchError(f"/start_profile: HTTP {response.status}: {(await response.text())[:200]}")
+            await (running or work())
+            loads.outcome.layers[name] = await _trace(loads, folder)
+    except (BenchError, TimeoutError, aiohttp.ClientError, ExceptionGroup) as error:
         loads.outcome.layers[name] = {"error": repr(error)}
     finally:
+        if running is not None:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
         shutil.rmtree(folder, ignore_errors=True)
 
 
-async def _trace(loads: Loads, folder: Path) -> dict[str, Any] | None:
+async def _trace(loads: Loads, folder: Path) -> dict[str, Any]:
     """SGLang ends a profile at a later step, so one more request may be needed."""
-    for attempt in range(int(WAIT_S / 0.25)):
-        if (found := read(folder)) is not None:
-            return found
+    attempt = 0
+    while (found := read(folder)) is None:
+        attempt += 1
         if attempt % 8 == 4:
             await loads.client.one(loads.prompts(1, 16)[0], 4)
         await asyncio.sleep(0.25)
-    return None
+    return found

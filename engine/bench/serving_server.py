@@ -18,6 +18,8 @@ from engine.sglang.msa import MODE_VARIABLE
 SAY_EVERY_S = 30.0
 TAIL_LINES = 40
 GONE_S = 15.0
+COREDUMP_WAIT = "SGLANG_CUDA_COREDUMP_BEFORE_CRASH_WAIT_SECS"
+"""SGLang waits a minute for dumps that nobody asked for before it ends after a crash."""
 
 
 def tail(log: Path, lines: int = TAIL_LINES) -> str:
@@ -31,7 +33,7 @@ def server(
     line: list[str], mode: str, log: Path, url: str, wait_s: float, say: Callable[[str], None] = lambda _: None
 ) -> Iterator[None]:
     """Raises BenchError with the end of the log when it does not come up. `say`: told what the log says, now and then."""
-    environment = {**os.environ, MODE_VARIABLE: mode}
+    environment = {COREDUMP_WAIT: "0", **os.environ, MODE_VARIABLE: mode}
     with log.open("wb") as out:
         process = subprocess.Popen(line, env=environment, stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
     try:
@@ -58,13 +60,12 @@ def _wait(
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """All of its processes: the next server needs the GPU's memory."""
-    for how, patience in ((signal.SIGTERM, 8), (signal.SIGKILL, 20)):
-        try:
-            os.killpg(process.pid, how)
-            process.wait(patience)
-        except (ProcessLookupError, subprocess.TimeoutExpired):
-            continue
+    """All of its processes, at once: the next server needs the GPU's memory, and nobody waits for answers any more."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    process.wait()
     deadline = time.monotonic() + GONE_S
     while time.monotonic() < deadline:
         try:

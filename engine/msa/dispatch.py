@@ -65,19 +65,6 @@ def _emulated_make(shape: DecodeShape, device: torch.device) -> Any:
     return Sm90Runner(shape, device, Tuning(score_ctas=3, depth=2, cluster=2, pdl=False))
 
 
-def _sm90_shared_make(shape: DecodeShape, device: torch.device) -> Any:
-    from engine.msa.kernels.sm90 import Sm90Runner, choose, sharing
-
-    multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
-    return Sm90Runner(shape, device, sharing(choose(shape, multiprocessors)))
-
-
-def _emulated_shared_make(shape: DecodeShape, device: torch.device) -> Any:
-    from engine.msa.kernels.sm90 import Sm90Runner, Tuning
-
-    return Sm90Runner(shape, device, Tuning(score_ctas=7, depth=2, cluster=4, pdl=False, share_choice=True))
-
-
 def _triton_refuse(shape: DecodeShape, device: torch.device) -> str | None:
     try:
         import triton.knobs
@@ -171,11 +158,9 @@ KERNELS = {
     "triton": Kernel(_triton_refuse, _triton_make),
     "reference": Kernel(lambda shape, device: None, _reference_make),
     "emulated": Kernel(_emulated_refuse, _emulated_make),
-    "sm90_shared": Kernel(_sm90_refuse, _sm90_shared_make),
-    "emulated_shared": Kernel(_emulated_refuse, _emulated_shared_make),
 }
 PREFILL = {
-    **{n: Kernel(_rows_refuse(k.refuse), _rows_make(k.make)) for n, k in KERNELS.items() if not n.endswith("_shared")},
+    **{n: Kernel(_rows_refuse(k.refuse), _rows_make(k.make)) for n, k in KERNELS.items()},
     "block_major": Kernel(_prefill_refuse, _block_major_make),
     "union": Kernel(_prefill_refuse, _union_make),
 }

@@ -52,9 +52,8 @@ def sparse_decode(
         reason = "packed_queries"
     done = None
     if reason is None:
-        work = msa.Work(q, idx_q, k_cache, v_cache, idx_k_cache, req_to_token, slot_ids,
-                        block_size_k, topk, init_blocks, local_blocks, options.get("sm_scale"),
-                        options.get("k_scale"), options.get("v_scale"))  # fmt: skip
+        work = _work(options, q, idx_q, k_cache, v_cache, idx_k_cache, req_to_token, slot_ids, block_size_k, topk,
+                     init_blocks, local_blocks)  # fmt: skip
         done, reason = msa.decode(work, seq_lens)
     if done is not None:
         return None, done
@@ -83,9 +82,8 @@ def sparse_prefill(
         reason = "lengths_not_on_host"
     done = None
     if reason is None:
-        work = msa.Work(q, idx_q, k_cache, v_cache, idx_k_cache, req_to_token, slot_ids,
-                        block_size_k, topk, init_blocks, local_blocks, options.get("sm_scale"),
-                        options.get("k_scale"), options.get("v_scale"))  # fmt: skip
+        work = _work(options, q, idx_q, k_cache, v_cache, idx_k_cache, req_to_token, slot_ids, block_size_k, topk,
+                     init_blocks, local_blocks)  # fmt: skip
         done, reason = msa.extend(work, new, lengths)
     if done is not None:
         return None, done
@@ -93,6 +91,13 @@ def sparse_prefill(
     return original(q, k_cache, v_cache, sink, idx_q, idx_k_cache, idx_v_cache, idx_sink, req_to_token, slot_ids,
                     cu_seqlens, seq_lens, prefix_lens, max_seqlen_q, max_seqlen_k, block_size_q, block_size_k, topk,
                     init_blocks, local_blocks, **options)  # fmt: skip
+
+
+def _work(options: dict[str, Any], *layer: Any) -> Any:
+    """A msa.Work of one layer; its scales are among SGLang's named arguments."""
+    from engine.sglang import msa
+
+    return msa.Work(*layer, options.get("sm_scale"), options.get("k_scale"), options.get("v_scale"))
 
 
 def _unusual(

@@ -3,8 +3,8 @@
 CATALEJO_MSA   auto    the best kernel engine.msa has for the work (default)
                triton  its portable kernels     cuda  its Hopper kernels     (a refusal is a fallback, counted)
                off     SGLang's own kernels: the baseline to measure against
-CATALEJO_MSA_EXTEND_ROWS   longest prefill chunk on a GPU that runs here, in new tokens (default 512): short extends
-               behind long prefixes are what our extend kernels are for; full chunks are SGLang's
+CATALEJO_MSA_EXTEND_ROWS   longest prefill chunk, in new tokens, that a kernel which reads the chosen blocks row by row
+               takes on a GPU (default 2048); longer ones are SGLang's. The block-major kernel, Hopper's for chunks, takes any
 
 No synchronisation and no allocation but the output's during decode, so a step may be captured in a CUDA graph; plans
 are made in the eager warm-up that SGLang runs before capture. Where SGLang's kernels cannot run (a CPU) the same calls
@@ -24,13 +24,15 @@ from torch import Tensor
 from engine.msa import dispatch
 from engine.msa.config import MsaConfig
 from engine.msa.extend import ExtendPlan
-from engine.msa.layouts import DecodeShape, MsaArgumentError, PageTable, pages_of_slots
+from engine.msa.layouts import DecodeShape, MsaArgumentError, PageTable, PrefillBatch, pages_of_slots
 from engine.msa.ops import DecodePlan
 
 log = logging.getLogger("catalejo.sglang.msa")
 KERNELS = {"auto": "auto", "triton": "triton", "cuda": "sm90", "off": None}
 MODE_VARIABLE = "CATALEJO_MSA"
 ROWS_VARIABLE = "CATALEJO_MSA_EXTEND_ROWS"
+MOST_ROWS_BY_ROW = 2048
+"""2,000 new tokens behind 60,000 cost the same row by row as with SGLang 0.5.23's kernels (docs/kernels.md)."""
 MOST_REASONS = 200
 """Fallback reasons that get a log line; those of one kind (before the colon) share a counter."""
 
@@ -90,7 +92,7 @@ class Paths:
     def __init__(self) -> None:
         self.mode = "auto"
         self.kernel: str | None = "auto"
-        self.extend_rows = 512
+        self.extend_rows = MOST_ROWS_BY_ROW
         self.served: Counter[tuple[str, str]] = Counter()
         self.fallbacks: Counter[tuple[str, str]] = Counter()
         self._said: set[tuple[str, str]] = set()
@@ -101,7 +103,7 @@ class Paths:
     def configure(self, environment: dict[str, str]) -> None:
         """Raises SystemExit for a value that is none of ours."""
         mode = environment.get(MODE_VARIABLE, "auto")
-        rows = environment.get(ROWS_VARIABLE, "512")
+        rows = environment.get(ROWS_VARIABLE, str(MOST_ROWS_BY_ROW))
         if mode not in KERNELS:
             raise SystemExit(f"catalejo: {MODE_VARIABLE} is {mode!r}; it must be one of {', '.join(KERNELS)}")
         if not rows.isdigit():
@@ -151,16 +153,26 @@ class Paths:
         types = (work.q.dtype, work.k_cache.dtype, work.idx_k_cache.dtype)
         key = (new, lengths, work.groups, work.heads, work.q.shape[2], types, work.config)
         if self._extend is None or self._extend[0] != key:
-            try:
-                plan: ExtendPlan | str = ExtendPlan(
-                    new, lengths, groups=work.groups, heads=work.heads, device=work.q.device, config=work.config,
-                    query_dtype=work.q.dtype, kv_dtype=work.k_cache.dtype, index_dtype=work.idx_k_cache.dtype,
-                    kernel=self.kernel or "auto", head_dim=work.q.shape[2],
-                )  # fmt: skip
-            except MsaArgumentError as error:
-                plan = f"kernel: {error}"
-            self._extend = (key, plan)
+            self._extend = None  # its workspace, up to a gigabyte, serves the next one
+            self._extend = (key, self._new_extend_plan(work, new, lengths))
         return self._extend[1]
+
+    def _new_extend_plan(self, work: Work, new: list[int], lengths: list[int]) -> ExtendPlan | str:
+        device, kernel = work.q.device, self.kernel or "auto"
+        types = (work.q.dtype, work.k_cache.dtype, work.idx_k_cache.dtype)
+        batch = PrefillBatch(
+            tuple(new), tuple(lengths), work.groups, work.heads, *types, work.q.shape[2], work.config
+        )  # fmt: skip
+        try:
+            row_by_row = dispatch.choose(batch, device, kernel, "prefill").kernel in dispatch.KERNELS
+            if device.type == "cuda" and row_by_row and batch.rows > self.extend_rows:
+                return "long_chunk"
+            return ExtendPlan(
+                new, lengths, groups=work.groups, heads=work.heads, device=device, config=work.config, query_dtype=types[0],
+                kv_dtype=types[1], index_dtype=types[2], kernel=kernel, head_dim=work.q.shape[2],
+            )  # fmt: skip
+        except MsaArgumentError as error:
+            return f"kernel: {error}"
 
 
 PATHS = Paths()
@@ -170,7 +182,7 @@ def start() -> None:
     PATHS.configure(dict(os.environ))
     # It tells of every plan, of which a server makes one per prefill chunk; `ran` tells of each path once.
     dispatch.log.setLevel(logging.WARNING)
-    log.info("catalejo msa: mode %s, extends of up to %d new tokens", PATHS.mode, PATHS.extend_rows)
+    log.info("catalejo msa: mode %s, row by row up to %d new tokens", PATHS.mode, PATHS.extend_rows)
 
 
 def fell_back(phase: str, reason: str) -> None:
@@ -210,8 +222,6 @@ def extend(work: Work, new: list[int], lengths: Tensor | list[int]) -> tuple[Ten
     on_gpu = work.q.device.type == "cuda"
     if on_gpu and torch.cuda.is_current_stream_capturing():
         return None, "capture"
-    if on_gpu and work.q.shape[0] > PATHS.extend_rows:
-        return None, "long_chunk"
     if sum(new) != work.q.shape[0] or min(new) < 1:
         return None, "padded_rows"
     host = lengths.tolist() if isinstance(lengths, Tensor) else list(lengths)

@@ -1,15 +1,16 @@
 """Who may, how much, and when: keys, limits per tenant, a bounded number of places with a fair queue before them.
 
-A permit is an async context manager around the whole stream, so the place comes back on every path. Tokens are charged when
-the prompt is known and corrected when the answer is: estimate = prompt tokens, correction = answer tokens.
+A permit is held around the whole stream, as an async context manager or by `enter` and `leave`, so the place comes back on
+every path. Tokens are charged when the prompt is known and corrected when the answer is: estimate = prompt tokens,
+correction = answer tokens.
 Where buckets and places live is not known here: this process, the supervisor of `--workers N`, Redis (docs/operations.md).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack, ExitStack
 from time import monotonic
 from types import TracebackType
 from typing import Self
@@ -18,7 +19,7 @@ from gateway.admission.gate import Gate, GateFull
 from gateway.admission.keys import KeyRing
 from gateway.admission.limits import Kind, LocalRates, Rates, Reading
 from gateway.admission.model_places import ModelPlaces, no_place
-from gateway.admission.places import Leases, Places
+from gateway.admission.places import Leases, Leave, Places
 from gateway.admission.settings import AdmissionSettings, Limits
 from gateway.errors import ApiError
 from gateway.metrics import Metrics
@@ -55,26 +56,49 @@ class _Account:
 
 
 class Permit:
-    """A place held, and the account it is charged to."""
+    """The places of one generation, at a model and in the gateway, and the account it is charged to."""
 
-    def __init__(self, admission: Admission, account: _Account, leave_model: Callable[[], None] = no_place) -> None:
+    __slots__ = ("_account", "_admission", "_leave", "_leave_model", "model", "tenant")
+
+    def __init__(self, admission: Admission, tenant: str, model: str) -> None:
+        self.tenant = tenant
+        self.model = model
         self._admission = admission
-        self._account = account
-        self._leave_model = leave_model
-        self.priority = account.priority
+        self._leave_model: Leave = no_place
+        self._leave: Leave = no_place
+
+    async def enter(self) -> Self:
+        """Returns once the places are held. Raises ApiError: queue_full, or overloaded after queue_timeout_s."""
+        self._account, self._leave_model, self._leave = await self._admission.enter(self.tenant, self.model)
+        return self
+
+    def leave(self) -> None:
+        """Gives the places back."""
+        self._leave_model()
+        self._leave()
+        self._admission.left()
+
+    async def __aenter__(self) -> Self:
+        return await self.enter()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.leave()
+
+    @property
+    def priority(self) -> int:
+        return self._account.priority
 
     def move(self, model: str) -> bool:
         """Changes the place at one model for one at another, unless that one is full. Never waits: it holds a place of
         the gateway, which those in front of it may be waiting for."""
-        leave = self._admission.models.take(model, self._account.name)
+        leave = self._admission.models.take(model, self.tenant)
         if leave is None:
             return False
         self._leave_model()
         self._leave_model = leave
         return True
-
-    def leave_model(self) -> None:
-        self._leave_model()
 
     async def charge(self, prompt_tokens: int) -> None:
         """Raises ApiError("rate_limit_exceeded") when the tenant's tokens per minute do not allow the prompt."""
@@ -180,34 +204,48 @@ class Admission:
         if per_minute is not None and units:
             self._rates.correct(account.name, kind, per_minute, units)
 
-    @asynccontextmanager
-    async def acquire(self, tenant: str, model: str = "") -> AsyncIterator[Permit]:
-        """A place for a generation by `model`. Raises ApiError: queue_full, or overloaded after queue_timeout_s."""
-        account = self._account(tenant)
-        permit, leave = await self._enter(account, model)
-        self._metrics.admitted.set(self._gate.in_flight)
-        try:
-            yield permit
-        finally:
-            permit.leave_model()
-            leave()
-            self._metrics.admitted.set(self._gate.in_flight)
-            self._metrics.queue_depth.set(self._waiting)
+    def acquire(self, tenant: str, model: str = "") -> Permit:
+        """For a generation by `model`; to be entered."""
+        return Permit(self, tenant, model)
 
     @property
     def _waiting(self) -> int:
         return self._gate.waiting + (self._leases.waiting if self._leases is not None else 0)
 
-    async def _enter(self, account: _Account, model: str) -> tuple[Permit, Callable[[], None]]:
-        """The permit, and what gives the gateway's place back."""
-        began = monotonic()
+    async def enter(self, tenant: str, model: str) -> tuple[_Account, Leave, Leave]:
+        """The tenant's account, and what gives back the places at the model and in the gateway. Raises as Permit.enter."""
+        account = self._account(tenant)
+        if (places := self._enter_now(account, model)) is not None:
+            self._metrics.queue_seconds.observe(0.0)
+        else:
+            began = monotonic()
+            places = await self._wait(account, model)
+            self._metrics.queue_seconds.observe(monotonic() - began)
+        self._metrics.admitted.set(self._gate.in_flight)
+        return account, *places
+
+    def left(self) -> None:
+        """A permit gave its places back."""
+        self._metrics.admitted.set(self._gate.in_flight)
+        self._metrics.queue_depth.set(self._waiting)
+
+    def _enter_now(self, account: _Account, model: str) -> tuple[Leave, Leave] | None:
+        """What most requests find: both places free, nobody waiting and nobody else to ask. Needs no clock."""
+        if self._leases is not None or (leave_model := self.models.take(model, account.name)) is None:
+            return None
+        if (leave := self._gate.try_enter(account.name, account.limits.max_in_flight)) is None:
+            leave_model()
+            return None
+        return leave_model, leave
+
+    async def _wait(self, account: _Account, model: str) -> tuple[Leave, Leave]:
         try:
             async with asyncio.timeout(self._settings.queue_timeout_s):
-                permit = Permit(self, account, await self.models.enter(model, account.name, account.priority))
+                leave_model = await self.models.enter(model, account.name, account.priority)
                 try:
-                    leave = await self._place(account)
+                    return leave_model, await self._place(account)
                 except BaseException:
-                    permit.leave_model()
+                    leave_model()
                     raise
         except GateFull as full:
             self._count("queue_full")
@@ -219,10 +257,8 @@ class Admission:
             raise ApiError("overloaded", message) from None
         finally:
             self._metrics.queue_depth.set(self._waiting)
-        self._metrics.queue_seconds.observe(monotonic() - began)
-        return permit, leave
 
-    async def _place(self, account: _Account) -> Callable[[], None]:
+    async def _place(self, account: _Account) -> Leave:
         name, limits = account.name, account.limits
         with ExitStack() as held:
             # The tenant's place among all replicas first: whoever waits for that one must not hold one of this gateway's.

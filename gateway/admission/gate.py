@@ -96,12 +96,12 @@ class Gate:
         self._max_queue = max_queue
         self._grant()
 
-    def try_enter(self, tenant: str) -> bool:
-        """Takes a place if one is free and nobody waits."""
-        if self.full:
-            return False
+    def try_enter(self, tenant: str, limit: int | None = None) -> Callable[[], None] | None:
+        """A place at once, with what gives it back, if one is free and nobody waits; else None."""
+        if self._waiting or not self._may(tenant, limit):
+            return None
         self._hold(tenant)
-        return True
+        return partial(self.leave, tenant)
 
     def leave(self, tenant: str) -> None:
         self._running[tenant] -= 1

@@ -6,7 +6,6 @@ here holds no place of the gateway."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 
 from gateway.admission.gate import Gate
 
@@ -51,6 +50,4 @@ class ModelPlaces:
     def take(self, model: str, tenant: str) -> Callable[[], None] | None:
         """A place at once, or None."""
         gate = self._gates.get(model)
-        if gate is None:
-            return no_place
-        return partial(gate.leave, tenant) if gate.try_enter(tenant) else None
+        return no_place if gate is None else gate.try_enter(tenant)

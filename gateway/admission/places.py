@@ -29,6 +29,9 @@ class Places(Protocol):
     ) -> Leave:
         """Returns once a place is held. Raises GateFull at once when the queue has no room for another."""
 
+    def try_enter(self, tenant: str, limit: int | None = None) -> Leave | None:
+        """A place without waiting. None: none is free, or somebody must be asked."""
+
     def resize(self, places: int, max_queue: int) -> None:
         """New bounds; who is inside stays."""
 

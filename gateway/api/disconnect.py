@@ -16,20 +16,26 @@ T = TypeVar("T")
 async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
     """Runs `work`; cancels it and raises ApiError("client_closed_request") when the client leaves first.
 
-    The body must have been read: from then on `receive` has only the disconnect to tell."""
-    task = asyncio.create_task(work)
-    gone = asyncio.create_task(_disconnected(receive))
+    The body must have been read: from then on `receive` has only the disconnect to tell. The work runs in the caller's
+    own task and one more watches, as in `asyncio.timeout`: a second task for the work would cost as much again."""
+    caller = asyncio.current_task()
+    assert caller is not None
+    cancelled_before = caller.cancelling()
+    gone = False
+
+    async def watch() -> None:
+        nonlocal gone
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        gone = True
+        caller.cancel()
+
+    watcher = asyncio.create_task(watch())
     try:
-        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise ApiError("client_closed_request", "the client closed the connection")
-        return task.result()
+        return await work
+    except asyncio.CancelledError:
+        if gone and caller.uncancel() <= cancelled_before:
+            raise ApiError("client_closed_request", "the client closed the connection") from None
+        raise
     finally:
-        gone.cancel()
-        task.cancel()
-        await asyncio.gather(gone, task, return_exceptions=True)
-
-
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+        watcher.cancel()

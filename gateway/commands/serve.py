@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import re
 import signal
+import socket
 import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from gateway.commands.paths import check_checkpoint
 from gateway.config import ConfigError, Settings, load
@@ -17,6 +19,10 @@ from gateway.observability.logging import configure
 from gateway.observability.tracing import missing
 from gateway.processes.client import HubClient
 from gateway.processes.sockets import ListenError, bind, close, port_of, tls_context
+from gateway.threads import start_default_threads
+
+if TYPE_CHECKING:
+    import uvicorn
 
 log = logging.getLogger("catalejo.gateway")
 USER_IN_URL: Final = re.compile(r"^([a-z][a-z0-9+.-]*://)[^/?#\s]*@")
@@ -123,12 +129,27 @@ def serve(settings: Settings, hub: HubClient | None = None, *, reread: Callable[
     )
     if not several:
         log_start(settings, port_of(listening), None if second is None else port_of(second))
-    server = uvicorn.Server(config)
+    server = _server(config)
     try:
         server.run(listening)
     except KeyboardInterrupt:
         return 0
     return 0 if server.started else 1
+
+
+def _server(config: uvicorn.Config) -> uvicorn.Server:
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            """What is there by then stays: the collector need not look at a hundred thousand objects again and again, each time
+            with all streams standing still."""
+            start_default_threads()
+            await super().startup(sockets)
+            gc.collect()
+            gc.freeze()
+
+    return Server(config)
 
 
 def log_start(settings: Settings, port: int, operations_port: int | None) -> None:

@@ -16,6 +16,7 @@ from typing import TypeVar
 from prometheus_client import Gauge, Histogram
 
 from gateway.media.problems import MediaProblem
+from gateway.threads import start_threads
 
 T = TypeVar("T")
 log = logging.getLogger("catalejo.media")
@@ -45,6 +46,9 @@ class ThreadPool:
         self._pool = ThreadPoolExecutor(
             threads, thread_name_prefix=f"media-{name}", initializer=_be_nice, initargs=(nice,)
         )
+
+    def start(self) -> None:
+        start_threads(self._pool, self._threads)
 
     @property
     def held(self) -> int:

@@ -16,7 +16,7 @@ import preproc_rs
 from gateway.media.cache import Entry
 from gateway.media.problems import MediaProblem, from_preproc
 from gateway.media.settings import MediaSettings
-from gateway.media.types import MediaPart, PreparedMedia
+from gateway.media.types import HeldUrl, MediaPart, PreparedMedia, url_bytes
 
 rs: Any = preproc_rs
 IMAGE_FORMATS: Final = frozenset({"jpeg", "png", "webp", "gif", "bmp", "tiff", "avif", "heic", "ico"})
@@ -88,8 +88,11 @@ def options_of(part: MediaPart, settings: MediaSettings) -> Options:
 
 def reference_digest(scope: str, reference: str, options: Options) -> bytes:
     """Names (who, what was referred to, how it is to be prepared) without keeping the reference itself."""
-    digest = blake3(repr((scope, options, len(reference))).encode())
-    digest.update(reference.encode("utf-8", "surrogatepass"))
+    digest = blake3(repr((scope, options, url_bytes(reference))).encode())
+    if isinstance(reference, HeldUrl):
+        digest.update(memoryview(reference.body)[reference.start : reference.end])
+    else:
+        digest.update(reference.encode("utf-8", "surrogatepass"))
     return digest.digest()
 
 
@@ -101,9 +104,18 @@ def source_key(data: bytes, options: Options) -> str:
     return digest.hexdigest()
 
 
+def find_data_urls(body: bytes, least: int) -> list[tuple[int, int]]:
+    """[start, end) of the strings in a JSON body that are data: URLs longer than `least` bytes, without escapes."""
+    found: list[tuple[int, int]] = rs.find_data_urls(body, least)
+    return found
+
+
 def decode_data_url(url: str, max_bytes: int) -> tuple[str, bytes]:
     try:
-        declared, data = rs.decode_data_url(url, max_bytes)
+        if isinstance(url, HeldUrl):
+            declared, data = rs.decode_data_url(url.body, max_bytes, url.start, url.end)
+        else:
+            declared, data = rs.decode_data_url(url, max_bytes)
     except ValueError as error:
         raise from_preproc(error, "the data: URL") from None
     return declared, data

@@ -72,6 +72,8 @@ class MediaService:
         self._decoding: SingleFlight[Entry] = SingleFlight()
 
     async def start(self) -> None:
+        self._ingest.start()
+        self._images.start()
         await self._fetcher.start()
         await self._videos.start()
         if self.files is not None:

@@ -18,7 +18,7 @@ from gateway.media.pools import ThreadPool
 from gateway.media.preproc import Looked, Options
 from gateway.media.problems import MediaProblem
 from gateway.media.settings import MediaSettings
-from gateway.media.types import MediaPart
+from gateway.media.types import MediaPart, url_bytes
 from gateway.media.urls import parse_target, scheme_of
 
 
@@ -94,7 +94,7 @@ class Sources:
 
     async def reference(self, part: MediaPart, scope: str, options: Options) -> bytes:
         text = part.url if part.url is not None else f"file-id:{part.file_id}"
-        if len(text) < 16 << 10:
+        if url_bytes(text) < 16 << 10:
             return preproc.reference_digest(scope, text, options)
         return await self._ingest.run(lambda: preproc.reference_digest(scope, text, options))
 
@@ -120,7 +120,7 @@ class Sources:
                 await lease.grow(len(stored), len(stored))
             else:
                 url = part.url or ""
-                expected = min(max_bytes, len(url) * 3 // 4)
+                expected = min(max_bytes, url_bytes(url) * 3 // 4)
                 await lease.grow(expected, expected)
                 read = lambda: preproc.decode_data_url(url, max_bytes)  # noqa: E731
         except BaseException:

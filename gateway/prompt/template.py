@@ -15,13 +15,15 @@ from typing import Any, Final
 from jinja2 import TemplateError, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
-from jinja2.runtime import Context
+from jinja2.runtime import Context, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
 
 from gateway.prompt import json_text
 from gateway.prompt.shadow import Shadow
 
 _CASE: Final = frozenset({"upper", "lower", "title", "capitalize", "swapcase", "casefold"})
+_OF_DICTS: Final = frozenset(dir(dict))
 _USES_CASE: Final = re.compile(r"\b(?:" + "|".join(sorted(_CASE)) + r")\b")
 
 
@@ -36,6 +38,21 @@ class _Generation(Extension):
 
 
 class _Environment(ImmutableSandboxedEnvironment):
+    """The reference's sandbox, with a short way for what templates do most: ask a message, or their namespace, by name."""
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        kind = type(obj)
+        if kind is dict and attribute not in _OF_DICTS:
+            return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
+        if kind is Namespace and not attribute.startswith("_"):  # the template's own values, by names it gave itself
+            try:
+                return getattr(obj, attribute)
+            except AttributeError:
+                pass
+        return super().getattr(obj, attribute)
+
+
+class _CaseEnvironment(_Environment):
     shadow: Shadow
 
     def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -53,14 +70,14 @@ class ChatTemplate:
     """A compiled template. Thread-safe: rendering keeps nothing."""
 
     def __init__(self, source: str, shadow: Shadow) -> None:
-        kind = _Environment if _USES_CASE.search(source) else ImmutableSandboxedEnvironment
+        kind = _CaseEnvironment if _USES_CASE.search(source) else _Environment
         env = kind(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
 
         def tojson(value: Any, **options: Any) -> str:
             return json_text.dumps(value, shadow.reveal, **options)
 
         env.filters["tojson"] = tojson
-        if isinstance(env, _Environment):
+        if isinstance(env, _CaseEnvironment):
             env.shadow = shadow
             for name in ("upper", "lower", "title", "capitalize"):
                 env.filters[name] = _case_filter(env, env.filters[name])
@@ -70,10 +87,18 @@ class ChatTemplate:
 
     def render(self, variables: Mapping[str, Any]) -> str:
         """Raises jinja2.TemplateError, or what the template's expressions raise (TypeError, ...)."""
-        return self._template.render(variables)
+        context = self._template.new_context(dict(variables))
+        try:
+            return "".join(self._template.root_render_func(context))
+        finally:
+            # A macro and the variables it sees hold each other: let go of, they would wait for the cycle collector, which
+            # would come the more often for all of them.
+            for value in context.vars.values():
+                if isinstance(value, Macro):
+                    del value._func
 
 
-def _case_filter(env: _Environment, original: Callable[..., Any]) -> Callable[..., str]:
+def _case_filter(env: _CaseEnvironment, original: Callable[..., Any]) -> Callable[..., str]:
     return lambda value: env.recase(str(value), lambda plain: str(original(plain)))
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from engine.wire import Item
 from gateway.errors import ApiError
 from gateway.media.residency import Residency
-from gateway.metrics import Metrics
+from gateway.metrics import Metrics, child
 from gateway.routing.blocks import block_names
 from gateway.routing.discovery import DiscoverySettings, Source, make_source
 from gateway.routing.elsewhere import Elsewhere, Load, own_load
@@ -208,7 +208,7 @@ class Router:
         self._policy.sent(choice.name, request)
         if self.on_sent is not None and request.names:
             self.on_sent(choice.name, request)
-        self._metrics.routing_decisions.labels(self._settings.policy, choice.reason).inc()
+        child(self._metrics.routing_decisions, self._settings.policy, choice.reason).inc()
         worker = next(w for w in usable if w.name == choice.name)
         return worker, max(0, request.prompt_tokens - choice.cached_tokens)
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from time import monotonic
 from typing import Final, Literal
 
 from engine.wire import Item
 from gateway.media.residency import Residency
-from gateway.metrics import Metrics
+from gateway.metrics import Metrics, child
 from gateway.routing.outliers import Recent
 from gateway.routing.settings import EngineEndpoint, RoutingSettings
 from gateway.upstream.client import EngineClient, EngineStatus
@@ -20,25 +19,38 @@ MOST_EJECTIONS: Final = 10
 
 
 class Ticket:
-    """One request at one worker: its prompt is work to be done until its first token comes or it ends."""
+    """One request at one worker, from the moment it is chosen until its last byte. Its prompt is work to be done until its
+    first token comes or it ends."""
 
-    def __init__(self, worker: Worker, new_tokens: int) -> None:
-        self.worker = worker
+    __slots__ = ("_began", "_new_tokens", "_pending", "_probe", "_prompt_tokens", "_worker")
+
+    def __init__(self, worker: Worker, prompt_tokens: int, new_tokens: int) -> None:
+        self._worker = worker
+        self._prompt_tokens = prompt_tokens
         self._pending = self._new_tokens = new_tokens
         self._began = monotonic()
         self._probe = worker.breaker == "half_open"
         worker.probes += self._probe
+        worker.pending_tokens += new_tokens
+        worker.resident_tokens += prompt_tokens
+        worker.count(1)
 
     def computed(self) -> None:
         """The first token came."""
-        self.worker.recent.first_token(monotonic() - self._began, self._new_tokens)
-        self.settle()
+        self._worker.recent.first_token(monotonic() - self._began, self._new_tokens)
+        self._settle()
 
-    def settle(self) -> None:
+    def end(self) -> None:
+        """The request has ended; to be called once."""
+        self._settle()
+        self._worker.resident_tokens -= self._prompt_tokens
+        self._worker.count(-1)
+
+    def _settle(self) -> None:
         pending, self._pending = self._pending, 0
-        self.worker.pending_tokens -= pending
+        self._worker.pending_tokens -= pending
         probe, self._probe = self._probe, False
-        self.worker.probes -= probe
+        self._worker.probes -= probe
 
 
 class Worker:
@@ -166,31 +178,24 @@ class Worker:
         if not self.silent:
             self._metrics.worker_up.labels(self.name).set(healthy)
 
-    @contextmanager
-    def holding(self, prompt_tokens: int, new_tokens: int) -> Iterator[Ticket]:
-        """Counts a request as this worker's from the moment it is chosen until its last byte."""
-        ticket = Ticket(self, new_tokens)
-        self.in_flight += 1
-        self.pending_tokens += new_tokens
-        self.resident_tokens += prompt_tokens
+    def take(self, prompt_tokens: int, new_tokens: int) -> Ticket:
+        """Counts a request as this worker's until the ticket's end."""
+        return Ticket(self, prompt_tokens, new_tokens)
+
+    def count(self, change: int) -> None:
+        """More or fewer requests run there."""
+        self.in_flight += change
         self._tell_in_flight()
-        try:
-            yield ticket
-        finally:
-            ticket.settle()
-            self.in_flight -= 1
-            self.resident_tokens -= prompt_tokens
-            self._tell_in_flight()
 
     def _tell_in_flight(self) -> None:
         if not self.silent:
-            self._metrics.worker_in_flight.labels(self.name).set(self.in_flight)
+            child(self._metrics.worker_in_flight, self.name).set(self.in_flight)
 
     def succeeded(self) -> None:
         self.recent.outcome(True)
         self._failures = 0
         if not self.silent:
-            self._metrics.worker_breaker.labels(self.name).set(0)
+            child(self._metrics.worker_breaker, self.name).set(0)
 
     def failed(self) -> None:
         """Counts a failure of the engine itself, never a refusal of the client's request."""

@@ -109,7 +109,9 @@ class EngineClient:
         the request's first engine, if this is not the first. Raises ApiError."""
         if self.stock and request.items:
             raise ApiError("unsupported_parameter", "the engine behind this model takes no media", param="messages")
-        bare = replace(request, items=tuple(_bare(i) if i.hash in known_media else i for i in request.items))
+        bare = request
+        if known_media:
+            bare = replace(request, items=tuple(_bare(i) if i.hash in known_media else i for i in request.items))
         times, loop = self._settings, asyncio.get_running_loop()
         began = loop.time()
         until = self.deadline() if until is None else until

@@ -132,6 +132,7 @@ class _Connection(asyncio.Protocol):
                     self.keep = False
                     return
                 transport.write(view[start : start + SLICE_BYTES])
+                await asyncio.sleep(0)  # other streams' turn: the socket may take megabytes without a pause
 
     async def wait(self, timeout_s: float) -> None:
         """Until something has come. Raises TimeoutError."""

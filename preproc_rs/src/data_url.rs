@@ -5,15 +5,15 @@ use crate::error::{bail, Result};
 use crate::memory::try_vec;
 
 /// (declared media type in lower case or "", bytes).
-pub fn decode(url: &str, max_bytes: usize) -> Result<(String, Vec<u8>)> {
-    let bytes = url.as_bytes();
+pub fn decode(bytes: &[u8], max_bytes: usize) -> Result<(String, Vec<u8>)> {
     if !bytes.get(..5).is_some_and(|scheme| scheme.eq_ignore_ascii_case(b"data:")) {
         bail!(BadDataUrl, "the URL does not begin with data:");
     }
     let Some(comma) = bytes.iter().take(4096).position(|b| *b == b',') else {
         bail!(BadDataUrl, "the data URL has no comma between its media type and its data");
     };
-    let mut parts = url[5..comma].split(';');
+    let head = String::from_utf8_lossy(&bytes[5..comma]);
+    let mut parts = head.split(';');
     let media_type = parts.next().unwrap_or_default().trim().to_ascii_lowercase();
     if !parts.any(|p| p.trim().eq_ignore_ascii_case("base64")) {
         bail!(BadDataUrl, "the data URL is not base64; write data:<type>;base64,<data>");
@@ -23,6 +23,43 @@ pub fn decode(url: &str, max_bytes: usize) -> Result<(String, Vec<u8>)> {
         bail!(BadDataUrl, "the data URL declares {media_type:?}, which is neither an image nor a video");
     }
     Ok((media_type, base64(&bytes[comma + 1..], max_bytes)?))
+}
+
+/// [start, end) of each JSON string in `body` that begins with `data:`, is longer than `least` and whose bytes are its
+/// characters: ASCII, no escapes. A string inside a string may be among them, never a part of one that has an end elsewhere.
+pub fn find(body: &[u8], least: usize) -> Vec<(usize, usize)> {
+    let mut found = Vec::new();
+    let mut at = 0;
+    while let Some(quote) = next(body, at, |b| b == b'"') {
+        at = quote + 1;
+        if !body[at..].starts_with(b"data:") {
+            continue;
+        }
+        let start = at;
+        match next(body, start, |b| b == b'"' || b == b'\\' || !b.is_ascii()) {
+            Some(end) if body[end] == b'"' => {
+                if end - start > least {
+                    found.push((start, end));
+                }
+                at = end;
+            }
+            Some(other) => at = other,
+            None => break,
+        }
+    }
+    found
+}
+
+/// Where the first byte from `start` on stands that `wanted` takes. Blocks without one are passed over by vector.
+fn next(body: &[u8], start: usize, wanted: impl Fn(u8) -> bool) -> Option<usize> {
+    let mut at = start;
+    for block in body[start..].chunks(64) {
+        if block.iter().fold(false, |any, b| any | wanted(*b)) {
+            return block.iter().position(|b| wanted(*b)).map(|i| at + i);
+        }
+        at += block.len();
+    }
+    None
 }
 
 const SKIP: u8 = 64;
@@ -125,11 +162,26 @@ mod tests {
     use crate::error::Code;
 
     #[test]
+    fn found_in_a_body() {
+        let long = format!("data:;base64,{}", "A".repeat(200));
+        let body =
+            format!(r#"{{"a":"{long}","b":"data:x","c":"{long}\n","d":"é{long}","e":"{long}é","f" : "{long}"}}"#);
+        let found = find(body.as_bytes(), 100);
+        let expected: Vec<_> = ["\"a\":\"", "\"f\" : \""]
+            .map(|before| body.find(before).expect("is there") + before.len())
+            .map(|start| (start, start + long.len()))
+            .into();
+        assert_eq!(found, expected);
+        assert!(find(body.as_bytes(), 213).is_empty());
+        assert!(find(b"\"data:", 0).is_empty() && find(b"", 0).is_empty());
+    }
+
+    #[test]
     fn forms() {
         for url in
             ["data:;base64,aGk+Pw==", "DATA:IMAGE/PNG;Base64,aGk-Pw%3D%3d", "data:image/png;a=b;base64,aG\r\n k+ Pw=="]
         {
-            assert_eq!(decode(url, 4).expect(url).1, b"hi>?", "{url}");
+            assert_eq!(decode(url.as_bytes(), 4).expect(url).1, b"hi>?", "{url}");
         }
         assert_eq!(decode("data:;base64,", 4).expect("empty").1, b"");
         for (url, code) in [
@@ -144,7 +196,7 @@ mod tests {
             ("data:;base64,%4", Code::BadDataUrl),
             ("data:;base64,aGkhaGkh", Code::TooManyBytes),
         ] {
-            assert_eq!(decode(url, 4).unwrap_err().code, code, "{url}");
+            assert_eq!(decode(url.as_bytes(), 4).unwrap_err().code, code, "{url}");
         }
     }
 }

@@ -14,7 +14,7 @@ use pyo3::create_exception;
 use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyString, PyTuple};
 use std::ffi::{c_int, c_void};
 
 create_exception!(
@@ -301,10 +301,49 @@ fn probe(
     Ok((found.format, found.width, found.height, found.tokens))
 }
 
+/// `url`: a str, or bytes of which [start, end) are the URL, so that one inside a request's body need not become text first.
 #[pyfunction]
-fn decode_data_url<'py>(py: Python<'py>, url: &str, max_bytes: usize) -> PyResult<(String, Bound<'py, PyBytes>)> {
-    let (media_type, bytes) = py.detach(|| url::decode(url, max_bytes)).map_err(|e| raise(py, e))?;
-    Ok((media_type, PyBytes::new(py, &bytes)))
+#[pyo3(signature = (url, max_bytes, start=0, end=None))]
+fn decode_data_url<'py>(
+    py: Python<'py>,
+    url: &Bound<'py, PyAny>,
+    max_bytes: usize,
+    start: usize,
+    end: Option<usize>,
+) -> PyResult<(String, Bound<'py, PyBytes>)> {
+    let whole = match url.cast::<PyBytes>() {
+        Ok(bytes) => bytes.as_bytes(),
+        Err(_) => url.cast::<PyString>()?.to_str()?.as_bytes(),
+    };
+    let given = whole
+        .get(start..end.unwrap_or(whole.len()))
+        .ok_or_else(|| PyValueError::new_err("start and end are not a range of the URL's bytes"))?;
+    let (media_type, bytes) = py.detach(|| url::decode(given, max_bytes)).map_err(|e| raise(py, e))?;
+    Ok((media_type, to_bytes(py, bytes)?))
+}
+
+/// [start, end) of each long data: URL in a JSON body that stands there without escapes.
+#[pyfunction]
+fn find_data_urls(py: Python<'_>, body: &Bound<'_, PyBytes>, least: usize) -> Vec<(usize, usize)> {
+    let bytes = body.as_bytes();
+    py.detach(|| url::find(bytes, least))
+}
+
+/// `PyBytes::new`, which copies with the GIL held: milliseconds for ten megabytes, most of them page faults.
+fn to_bytes(py: Python<'_>, from: Vec<u8>) -> PyResult<Bound<'_, PyBytes>> {
+    let length = isize::try_from(from.len()).map_err(|_| PyValueError::new_err("too many bytes"))?;
+    // SAFETY: with a null pointer this gives a new bytes object of `length` bytes that are not set yet, or an error.
+    let bytes = unsafe {
+        let new = ffi::PyBytes_FromStringAndSize(std::ptr::null(), length);
+        Bound::from_owned_ptr_or_err(py, new)?.cast_into_unchecked::<PyBytes>()
+    };
+    let address = bytes.as_bytes().as_ptr() as usize;
+    py.detach(move || {
+        // SAFETY: nobody else knows the object yet, which lives beyond this call and has room for `from`.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), address as *mut u8, from.len()) };
+        drop(from);
+    });
+    Ok(bytes)
 }
 
 #[pyfunction]
@@ -335,5 +374,6 @@ fn preproc_rs(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(probe, m)?)?;
     m.add_function(wrap_pyfunction!(decode_alone, m)?)?;
     m.add_function(wrap_pyfunction!(decode_data_url, m)?)?;
+    m.add_function(wrap_pyfunction!(find_data_urls, m)?)?;
     m.add_function(wrap_pyfunction!(sniff, m)?)
 }

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine.msa import reference
+from engine.msa import dispatch, reference
 from engine.msa.config import MsaConfig
 from engine.sglang import adapter_0_5_17, adapter_0_5_23, hooks_model, msa
 
@@ -258,3 +258,27 @@ def test_layers_of_one_pass_share_a_plan(paths: msa.Paths) -> None:
     plan = paths.extend_plan(work, [40], [40])
     assert paths.extend_plan(work, [40], [40]) is plan
     assert paths.extend_plan(work, [39], [40]) is not plan
+
+
+@pytest.mark.parametrize(
+    ("mode", "architecture", "new", "length", "refused"),
+    [
+        ("auto", "sm_90", 8192, 131072, False),  # block-major
+        ("auto", "sm_90", 3000, 4_000_000, True),  # hardly two queries a block: row by row
+        ("auto", "sm_90", 100, 4_000_000, False),
+        ("triton", "sm_90", 2049, 60_000, True),
+        ("triton", "sm_90", 2048, 60_000, False),
+        ("auto", "sm_80", 8192, 131072, True),
+    ],
+)
+def test_on_a_gpu_only_kernels_that_go_row_by_row_leave_long_chunks_to_sglang(
+    monkeypatch: pytest.MonkeyPatch, mode: str, architecture: str, new: int, length: int, refused: bool
+) -> None:
+    monkeypatch.setattr(dispatch, "architecture", lambda device: architecture)
+    monkeypatch.setattr(msa, "ExtendPlan", lambda *args, **options: "planned")
+    cache = SimpleNamespace(dtype=torch.bfloat16)
+    q = SimpleNamespace(device=torch.device("cuda"), dtype=torch.bfloat16, shape=(new, 64, 128))
+    work = SimpleNamespace(q=q, k_cache=cache, idx_k_cache=cache, groups=4, heads=16, config=MsaConfig())
+    paths = msa.Paths()
+    paths.configure({"CATALEJO_MSA": mode})
+    assert paths.extend_plan(work, [new], [length]) == ("long_chunk" if refused else "planned")

@@ -73,15 +73,16 @@ QUANT = torch.tensor([16, 11, 10, 16, 24, 40, 51, 61, 12, 12, 14, 19, 26, 58, 60
     18, 22, 37, 56, 68, 109, 103, 77, 24, 35, 55, 64, 81, 104, 113, 92, 49, 64, 78, 87, 103, 121, 120, 101, 72, 92, 95, 98, 112, 100, 103, 99]).view(8, 8)  # fmt: skip
 
 
+YCC = torch.tensor([[0.299, 0.587, 0.114], [-0.168736, -0.331264, 0.5], [0.5, -0.418688, -0.081312]])
+RGB = torch.linalg.inv(YCC)  # once: on a GPU the first inverse must not come from two threads
+
+
 def jpeg_like(img: Tensor, quality: float) -> Tensor:
     """img [N,3,H,W] in 0..255 -> the same after 8x8 block quantisation in YCbCr."""
     _, _, h, w = img.shape
     ph, pw = -h % 8, -w % 8
     z = F.pad(img, (0, pw, 0, ph), mode="replicate")
-    t = torch.tensor(
-        [[0.299, 0.587, 0.114], [-0.168736, -0.331264, 0.5], [0.5, -0.418688, -0.081312]], device=img.device
-    )
-    ycc = torch.einsum("ij,njhw->nihw", t, z)
+    ycc = torch.einsum("ij,njhw->nihw", YCC.to(img.device), z)
     ycc[:, 0] -= 128
     b = ycc.unflatten(3, (-1, 8)).unflatten(2, (-1, 8)).transpose(3, 4)
     d = dct_matrix(img.device)
@@ -91,7 +92,7 @@ def jpeg_like(img: Tensor, quality: float) -> Tensor:
     b = d.T @ ((f / q).round() * q) @ d
     ycc = b.transpose(3, 4).flatten(4, 5).flatten(2, 3)
     ycc[:, 0] += 128
-    return torch.einsum("ij,njhw->nihw", torch.linalg.inv(t), ycc)[:, :, :h, :w].clamp(0, 255)
+    return torch.einsum("ij,njhw->nihw", RGB.to(img.device), ycc)[:, :, :h, :w].clamp(0, 255)
 
 
 def draw(

@@ -7,7 +7,6 @@ The emulated form runs the same sources on CPU tensors; it is for tests."""
 from __future__ import annotations
 
 import ctypes
-import dataclasses
 import math
 from dataclasses import dataclass
 
@@ -35,9 +34,6 @@ class Tuning:
     """What `score` may read before the kernel before it has finished: 0 nothing, 1 page table and lengths, 2 also the
     keys of complete blocks. 1 asks that the kernel just before writes neither; 2 that it writes only the current token's
     keys (with several query rows 2 is taken as 1, since a row's token can complete a block that a later row scores)."""
-    share_choice: bool = False
-    """The CTAs of a cluster choose together instead of each for itself (clusters of 2 and more, rings of two). Not timed on
-    a GPU yet."""
 
 
 def choose(shape: DecodeShape, multiprocessors: int) -> Tuning:
@@ -49,11 +45,6 @@ def choose(shape: DecodeShape, multiprocessors: int) -> Tuning:
     while cluster > 1 and units * cluster > 2 * multiprocessors:
         cluster //= 2
     return Tuning(multiprocessors, 3 if cluster <= 2 else 2, cluster)
-
-
-def sharing(tuning: Tuning) -> Tuning:
-    """The same launch with the choice shared by the cluster."""
-    return dataclasses.replace(tuning, share_choice=True, depth=2)
 
 
 def unsupported(shape: DecodeShape) -> str | None:
@@ -169,7 +160,7 @@ class Sm90Runner:
                 code,
                 self._query_code,
                 self.shape.rows,
-                1 if given else 2 if t.share_choice and t.cluster > 1 else 0,
+                given,
                 t.depth,
                 t.cluster,
                 t.pdl,

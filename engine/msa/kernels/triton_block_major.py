@@ -199,7 +199,7 @@ class Tuning:
     m: int = 64
     per: int = 64
     warps: int = 4
-    stages: int = 2
+    stages: int = 1
     pass_bytes: int = 1 << 30
     """Most bytes of parts held at once: a longer chunk is done in passes of rows."""
 

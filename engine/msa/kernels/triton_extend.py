@@ -31,13 +31,14 @@ def _score_kernel(
     tiles,  # int32 [tiles, 4]: request, first row, rows, blocks to score
     table, rows, row_stride, step, shift,
     query_row_stride, query_head_stride, page_stride, score_stride,
-    GROUPS: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr, D: tl.constexpr, CHUNKS: tl.constexpr,
+    GROUPS: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr, D: tl.constexpr,
     HAS_ROWS: tl.constexpr, MATH: tl.constexpr,
 ):  # fmt: skip
     tile, chunk = tl.program_id(0), tl.program_id(1)
     request, first = tl.load(tiles + tile * 4), tl.load(tiles + tile * 4 + 1)
     count, blocks = tl.load(tiles + tile * 4 + 2), tl.load(tiles + tile * 4 + 3)
-    begin, end = blocks * chunk // CHUNKS, blocks * (chunk + 1) // CHUNKS
+    chunks = tl.num_programs(1)  # not a constant: a server would compile anew for each number of new tokens
+    begin, end = blocks * chunk // chunks, blocks * (chunk + 1) // chunks
     column = tl.arange(0, TILE)
     live = column < count * GROUPS
     row = first + column // GROUPS
@@ -126,7 +127,7 @@ class TritonExtendSelect:
                 index_q, index_k, self.scores, self.tiles, table.table, table.rows if has_rows else row_tokens,
                 table.table.stride(0), table.step, table.shift,
                 index_q.stride(0), index_q.stride(1), index_k.stride(0), stride,
-                GROUPS=groups, TILE=COLUMNS, BLOCK=config.block_size, D=index_q.shape[2], CHUNKS=self.chunks,
+                GROUPS=groups, TILE=COLUMNS, BLOCK=config.block_size, D=index_q.shape[2],
                 HAS_ROWS=has_rows, MATH=_math(index_q.dtype, index_k.dtype), num_warps=8, num_stages=3,
             )  # fmt: skip
         _choose_kernel[(self.rows, groups)](

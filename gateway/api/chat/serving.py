@@ -26,6 +26,7 @@ from gateway.api.generation.served import ServedModel
 from gateway.api.generation.service import GenerationService
 from gateway.api.large import parse_large
 from gateway.errors import ApiError
+from gateway.media.types import url_bytes
 
 if TYPE_CHECKING:
     from gateway.parsing import OutputParser
@@ -71,7 +72,7 @@ class ChatService(GenerationService):
         checkpoint = model.checkpoint
         mapper = MessageMapper(request)
         tools, tool_choice = offered(request)
-        size = body_bytes - sum(len(part.url or "") for part in mapper.media)
+        size = body_bytes - sum(url_bytes(part.url or "") for part in mapper.media)
         model.pipeline.text.check(size, (mapper.messages, tools, request.chat_template_kwargs), "messages")
         most_tokens = model.pipeline.context_length
         response_format = response_format_of(request)

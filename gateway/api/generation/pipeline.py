@@ -9,7 +9,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from concurrent.futures import Executor
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
@@ -28,6 +27,7 @@ from gateway.api.generation.sending import LARGE_PROMPT_TOKENS, Sender, timed
 from gateway.api.generation.text import TextWork, context_exceeded
 from gateway.api.settings import ApiSettings
 from gateway.errors import ApiError
+from gateway.media.types import HeldUrl
 from gateway.metrics import Metrics, child
 from gateway.observability.usage import RequestUsage
 from gateway.routing.blocks import block_names
@@ -110,10 +110,10 @@ class Pipeline:
         context.usage = context.usage or RequestUsage()
         await self._admission.admit(context.tenant, sum(len(plan.media) for plan in plans))
         inputs = [await self._early(plan, context) for plan in plans]
-        place = AsyncExitStack()
+        permit = self._admission.acquire(context.tenant, self.model_name)
+        with context.step("queue"):
+            await permit.enter()
         try:
-            with context.step("queue"):
-                permit = await place.enter_async_context(self._admission.acquire(context.tenant, self.model_name))
             try:
                 opened = await self.start(plans, inputs, context, permit, others)
             except ApiError as e:
@@ -121,19 +121,19 @@ class Pipeline:
             context.headers.update(permit.headers)
             context.headers["x-catalejo-model"] = opened[0].model
         except BaseException:
-            await place.aclose()
+            permit.leave()
             raise
         runs = [Run(one, context, self._metrics, self._abort_wait_s) for one in opened]
         for given in inputs:
             context.usage.add_media(given.media)
         left = len(runs)
 
-        async def closed(run: Run) -> None:
+        def closed(run: Run) -> None:
             nonlocal left
             left -= 1
             permit.settle(run.completion_tokens)
             if not left:
-                await place.aclose()
+                permit.leave()
 
         for run in runs:
             run.on_close(partial(closed, run))
@@ -146,6 +146,9 @@ class Pipeline:
         began = perf_counter()
         with context.step("media"):
             media = await self._media.prepare(plan.media, tenant=context.tenant)
+        for part in plan.media:
+            if isinstance(part.url, HeldUrl):
+                part.url.release()
         return Inputs(rendered, media, perf_counter() - began)
 
     async def _render(self, plan: Plan, context: RequestContext) -> RenderedPrompt:
@@ -199,7 +202,7 @@ class Pipeline:
             raise
         child(self._metrics.prompt_tokens, self.model_name).observe(len(ids))
 
-        async def move(failed: str, why: ApiError) -> Opened:
+        async def move(opened: Opened, failed: str, why: ApiError) -> Opened:
             self._router.failed(failed)
             tried.add(failed)
             try:
@@ -211,8 +214,7 @@ class Pipeline:
                 permit.settle(-len(ids))
                 return other
 
-        opened = Opened(stream, parsers, ids, self.model_name, plan.model, self.texts, move)
-        return opened
+        return Opened(stream, parsers, ids, self.model_name, plan.model, self.texts, move)
 
     def _prompt_text(self, rendered: RenderedPrompt) -> str:
         limit = self._log_prompt_characters

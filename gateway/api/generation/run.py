@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, Literal
@@ -62,7 +61,8 @@ class Opened:
 
     model       the model that serves it; `told`: what the answer calls it
     prompt      its token ids, media expanded
-    move        (engine that failed, why) -> the same request elsewhere; raises ApiError when there is nowhere
+    move        (this, engine that failed, why) -> the same request elsewhere; raises ApiError when there is nowhere. It is
+                given this, since holding it would make a cycle that keeps the whole request until the collector comes
     """
 
     stream: GenerationStream
@@ -71,7 +71,7 @@ class Opened:
     model: str
     told: str
     texts: TokenTexts
-    move: Callable[[str, ApiError], Awaitable[Opened]]
+    move: Callable[[Opened, str, ApiError], Awaitable[Opened]]
 
 
 class Run:
@@ -80,7 +80,7 @@ class Run:
         self._context = context
         self._metrics = metrics
         self._abort_wait_s = abort_wait_s
-        self._resources = AsyncExitStack()
+        self._on_close: Callable[[], None] | None = None
         self._first: float | None = None
         self._last = 0.0
         self._closed = False
@@ -129,7 +129,7 @@ class Run:
         child(self._metrics.upstream_retries, name, failure.code).inc()
         self._stream.close()
         try:
-            moved = await self.opened.move(name, failure)
+            moved = await self.opened.move(self.opened, name, failure)
         except ApiError:
             return False
         if moved.model != self._model:
@@ -229,8 +229,9 @@ class Run:
         except (TimeoutError, ApiError):
             return  # the answer is complete; only the engine's last word is missing
 
-    def on_close(self, callback: Callable[[], Awaitable[None]]) -> None:
-        self._resources.push_async_callback(callback)
+    def on_close(self, callback: Callable[[], None]) -> None:
+        """Called once everything else is given back."""
+        self._on_close = callback
 
     async def aclose(self) -> None:
         """Gives everything back; aborts what is unfinished. Safe to call twice."""
@@ -242,7 +243,9 @@ class Run:
         self._account()
         self._end_span(None if not self._open or self._stream.finished else "aborted")
         self._stream.close()
-        await self._resources.aclose()
+        on_close, self._on_close = self._on_close, None  # it holds this run
+        if on_close is not None:
+            on_close()
 
     def _end_span(self, error: str | None) -> None:
         span = self._stream.span

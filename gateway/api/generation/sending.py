@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import replace
 from time import perf_counter
 from typing import Final, TypeVar
@@ -59,19 +58,22 @@ class Sender:
                 if await self._router.meet():
                     continue
                 raise
+            ticket = worker.take(len(request.input_ids), new_tokens)
             try:
-                with ExitStack() as held:
-                    ticket = held.enter_context(worker.holding(len(request.input_ids), new_tokens))
-                    stream = await self._open(worker, request, plan.route, context)
-                    stream.on_first_token = ticket.computed
-                    stream.on_success, stream.on_failure = worker.succeeded, worker.failed
-                    stream.on_close = held.pop_all().close
-                    return stream
-            except ApiError as e:
+                stream = await self._open(worker, request, plan.route, context)
+            except BaseException as e:
+                ticket.end()
+                if not isinstance(e, ApiError):
+                    raise
                 tried.add(worker.name)
                 if e.code not in MOVABLE or context.too_late or not self._router.others(tried):
                     raise
                 child(self._metrics.upstream_retries, worker.name, e.code).inc()
+                continue
+            stream.on_first_token = ticket.computed
+            stream.on_success, stream.on_failure = worker.succeeded, worker.failed
+            stream.on_close = ticket.end
+            return stream
 
     async def _open(
         self, worker: Worker, request: GenerateRequest, route: str, context: RequestContext

@@ -2,8 +2,8 @@
 # On a GPU machine with torch 2.11 and Triton: SGLang 0.5.17 with our plugin, kernels off against on, end to end.
 #   tests/gpu/serving/run.sh build/gpu [options of `catalejo bench engine`]
 # $1 holds site.tar.xz (prepare.sh) and, to save minutes of compiling, cache.tar.xz.* of an earlier run; new ones are left in
-# $OUT beside the result and the servers' logs (default: $1). LIMIT: seconds after which the benchmark is ended, so that the
-# compiled kernels can still be kept (default 540).
+# $OUT beside the result and the servers' logs (default: $1). LIMIT: seconds for everything (default 570): the benchmark gets
+# what is left of it less 45, and is ended 25 before, so that the compiled kernels can still be kept.
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 IN=$(cd "$1" && pwd); shift
@@ -22,11 +22,12 @@ export TVM_FFI_CACHE_DIR=$CACHE/tvm-ffi TRITON_CACHE_DIR=$CACHE/triton TRITON_CA
 python3 -c 'from engine.msa.kernels import build; print("kernels:", build.unavailable() or build.library())' &
 built=$!
 [ -d "$SITE/sglang" ] || { mkdir -p "$SITE" && python3 -c "$unpack" "$SITE" "$IN/site.tar.xz"; }
-timeout 150 python3 tests/gpu/serving/compile_ahead.py || echo "not all of SGLang's sources could be compiled ahead"
+timeout ${AHEAD:-150} python3 tests/gpu/serving/compile_ahead.py || echo "not all of SGLang's sources could be compiled ahead"
 wait $built || echo "our CUDA kernels could not be built: Triton serves"
 echo "unpacked and built after $SECONDS s"
 code=0
-timeout -k 30 "${LIMIT:-540}" python3 -m engine.bench.serving --logs "$OUT/logs" --out "$OUT/result.json" "$@" || code=$?
+left=$((${LIMIT:-570} - SECONDS))
+timeout -k 10 $((left - 25)) python3 -m engine.bench.serving --seconds $((left - 45)) --logs "$OUT/logs" --out "$OUT/result.json" "$@" || code=$?
 echo "ended with $code after $SECONDS s"
 rm -f "$OUT"/cache.tar.xz.*
 tar -C "$CACHE" -cf - . | xz -T0 -6 | split -b 15M - "$OUT/cache.tar.xz."

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gateway.admission.admission import Admission, Permit
+from gateway.admission.admission import Admission
 from gateway.admission.limits import Bucket
 from gateway.admission.redis_limits import RedisLimits, problem_of
 from gateway.admission.settings import AdmissionSettings
@@ -340,6 +340,6 @@ def test_wrong_settings_are_named(fields: dict[str, object], said: str) -> None:
         AdmissionSettings.model_validate(fields)
 
 
-def test_permits_of_a_gateway_without_limits_have_no_headers() -> None:
-    admission = Admission(AdmissionSettings(), Metrics())
-    assert Permit(admission, admission._accounts["default"]).headers == {}
+async def test_permits_of_a_gateway_without_limits_have_no_headers() -> None:
+    async with Admission(AdmissionSettings(), Metrics()).acquire("default") as permit:
+        assert permit.headers == {}

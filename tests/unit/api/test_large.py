@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Any
 
 import orjson
@@ -11,6 +12,10 @@ from gateway.api.body import parse
 from gateway.api.chat.messages import put_back_urls
 from gateway.api.chat.protocol import ChatRequest
 from gateway.api.large import LARGE_BYTES, parse_large, take_out
+from gateway.media.preproc import decode_data_url, options_of, reference_digest
+from gateway.media.problems import MediaProblem
+from gateway.media.settings import MediaSettings
+from gateway.media.types import HeldUrl, MediaPart, url_bytes
 
 BIG = "data:image/png;base64," + "QUJD" * LARGE_BYTES
 SMALL = "data:image/png;base64,QUJD"
@@ -43,7 +48,33 @@ CASES: dict[str, tuple[bytes, int]] = {
 def test_same_request_with_and_without(case: str) -> None:
     raw, taken = CASES[case]
     assert len(take_out(raw)[1]) == taken
-    assert parse_large(ChatRequest, raw, put_back_urls) == parse(ChatRequest, raw)
+    taken_out = parse_large(ChatRequest, raw, put_back_urls)
+    put_back_urls(taken_out, _text)
+    assert taken_out == parse(ChatRequest, raw)
+
+
+def _text(url: str) -> str:
+    return url.body[url.start : url.end].decode() if isinstance(url, HeldUrl) else url
+
+
+def test_a_url_left_in_the_body_is_the_same_url_to_the_media_room() -> None:
+    url = "data:image/png;base64," + base64.b64encode(bytes(range(256)) * 1000).decode()
+    raw = orjson.dumps(body(image(url)))
+    [held] = take_out(raw)[1].values()
+    options = options_of(MediaPart("image", "p", url=held), MediaSettings())
+    assert held.startswith("data:") and url_bytes(held) == len(url)
+    assert reference_digest("tenant", held, options) == reference_digest("tenant", url, options)
+    assert decode_data_url(held, 1 << 20) == decode_data_url(url, 1 << 20) == ("image/png", bytes(range(256)) * 1000)
+    with pytest.raises(MediaProblem):
+        decode_data_url(held, 1000)
+
+
+def test_a_decoded_url_does_not_keep_its_body() -> None:
+    raw = CASES["object"][0]
+    [held] = take_out(raw)[1].values()
+    size = url_bytes(held)
+    held.release()
+    assert held.body == b"" and url_bytes(held) == size
 
 
 def test_tokens_cannot_be_guessed_nor_repeat() -> None:

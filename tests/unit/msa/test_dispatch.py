@@ -44,7 +44,7 @@ def test_a_forced_kernel_is_refused_not_replaced(name, monkeypatch):
 def test_an_unknown_kernel_is_refused_with_the_list():
     with pytest.raises(
         MsaArgumentError,
-        match="'fast' is not one of emulated, emulated_shared, reference, sm90, sm90_shared, triton, auto",
+        match="'fast' is not one of emulated, reference, sm90, triton, auto",
     ):
         dispatch.choose(shape(), CPU, "fast")
 

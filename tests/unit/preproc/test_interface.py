@@ -135,6 +135,18 @@ def test_data_url_budget():
     assert len(preproc_rs.decode_data_url("data:image/png;base64," + "A" * 400, 300)[1]) == 300
 
 
+def test_data_url_inside_a_body():
+    body = b'{"url":"data:image/png;base64,aGk+Pw=="}'
+    start, end = body.index(b"data:"), body.index(b'"}')
+    assert preproc_rs.decode_data_url(body, 9, start, end) == ("image/png", b"hi>?")
+    assert preproc_rs.decode_data_url(body[start:end], 9) == ("image/png", b"hi>?")
+    for wrong in [(end, start), (0, len(body) + 1), (len(body) + 1, None)]:
+        with pytest.raises(ValueError, match="range"):
+            preproc_rs.decode_data_url(body, 9, *wrong)
+    with pytest.raises(TypeError):
+        preproc_rs.decode_data_url(bytearray(body), 9)
+
+
 @pytest.mark.parametrize(
     ("name", "format_"),
     [

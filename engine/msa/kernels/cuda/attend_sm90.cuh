@@ -20,8 +20,8 @@
 
 namespace msa {
 
-// K/V type, query type, warps a CTA, 8 KB steps in its ring, blocks given, chosen by the cluster's CTAs together
-template <int KD, int QD, int WARPS, int DEPTH, bool GIVEN, bool SHARED = false>
+// K/V type, query type, warps a CTA, 8 KB steps in its ring, blocks given
+template <int KD, int QD, int WARPS, int DEPTH, bool GIVEN>
 struct Attend {
   static constexpr int kThreads = WARPS * 32, kMinCtas = DEPTH == 2 ? 3 : 2;
   static constexpr int kMath = kMathType<KD>;
@@ -31,7 +31,6 @@ struct Attend {
   static constexpr int kStepChunks = 2 * kChunks + 4 * kHalves;    // of keys: tokens g, g + 8; of values: 2c, 2c+1, 2c+8, 2c+9
   static constexpr int kStages = DEPTH * (KD == kE4m3 ? 2 : 1);
   static constexpr int kStepsPerPage = kBlock / 16 / WARPS;        // 16-token steps a warp takes of each page
-  static constexpr float kSlack = 8.f;                             // powers of two; a weight is at most 2^kSlack
   static constexpr int kRow = kDim + 16;                           // floats of a head's part: 16 more against bank conflicts
   static_assert(WARPS == 4 || WARPS == 8, "a page is shared by 4 or 8 warps");
 
@@ -80,11 +79,6 @@ struct Attend {
   MSA_DEVICE static void run(const AttendParams& p, char* memory, int cluster_size) {
     Smem& sm = *reinterpret_cast<Smem*>(memory);
     stamp(1, 0);
-    using Sent = typename Chooser<WARPS>::Shared;  // lies where the parts of the merge come to lie later
-    static_assert(sizeof(Sent) <= sizeof(sm.parts), "three CTAs of this size just fit a multiprocessor");
-    if constexpr (SHARED) {
-      for (int i = tid(); i < 16 * kTopK; i += kThreads) sm.parts[i] = float4{0.f, 0.f, 0.f, 0.f};
-    }
     cluster_arrive();
     const int log_cluster = popc(cluster_size - 1);  // a power of two
     const int rank = bid() & (cluster_size - 1), unit = bid() >> log_cluster;
@@ -116,11 +110,7 @@ struct Attend {
       const int own_page = length > 0 ? page_of(p.table, table_row(p.table, request), (length - 1) >> 7) : 0;
       grid_wait();
       stamp(1, 1);
-      if constexpr (SHARED)
-        Chooser<WARPS>::choose_shared(p, sm.chooser, sm.arena.choose, *reinterpret_cast<Sent*>(sm.parts), request, j, group, share,
-                                      own_page, rank, cluster_size);
-      else
-        Chooser<WARPS>::choose(p, sm.chooser, sm.arena.choose, request, j, group, share, own_page);
+      Chooser<WARPS>::choose(p, sm.chooser, sm.arena.choose, request, j, group, share, own_page);
     }
     const Chosen& chosen = sm.chooser.chosen;
     stamp(1, 4);
@@ -176,38 +166,28 @@ struct Attend {
         MSA_UNROLL
         for (int x = 0; x < kChunks; x++) k[t][x] = load_16(mine + (t * kChunks + x) * 32);
       }
-      // Two sums each, of the even and the odd eighths of the dimension: a chain of four products and not of eight.
-      float s[2][4] = {{0.f, 0.f, 0.f, 0.f}, {0.f, 0.f, 0.f, 0.f}}, odd[2][4] = {{0.f, 0.f, 0.f, 0.f}, {0.f, 0.f, 0.f, 0.f}};
+      float s[2][4] = {{0.f, 0.f, 0.f, 0.f}, {0.f, 0.f, 0.f, 0.f}};
       MSA_UNROLL
       for (int st = 0; st < 8; st++) {
         MSA_UNROLL
         for (int t = 0; t < 2; t++) {
           uint32_t b0, b1;
           operand<KD>(k[t], st, b0, b1);
-          mma<kMath>(st & 1 ? odd[t] : s[t], q[st][0], q[st][1], q[st][2], q[st][3], b0, b1);
+          mma<kMath>(s[t], q[st][0], q[st][1], q[st][2], q[st][3], b0, b1);
         }
-      }
-      uint4 v[4][kHalves];
-      MSA_UNROLL
-      for (int t = 0; t < 4; t++) {
-        MSA_UNROLL
-        for (int x = 0; x < kHalves; x++) v[t][x] = load_16(mine + (2 * kChunks + t * kHalves + x) * 32);
       }
       MSA_UNROLL
       for (int t = 0; t < 2; t++) {
         MSA_UNROLL
-        for (int i = 0; i < 4; i++)
-          s[t][i] = first + 8 * t + (i & 1) < end ? (s[t][i] + odd[t][i]) * p.scale_log2 : -INFINITY;
+        for (int i = 0; i < 4; i++) s[t][i] = first + 8 * t + (i & 1) < end ? s[t][i] * p.scale_log2 : -INFINITY;
       }
-      // Weights are relative to `top`, which follows the maximum only when that has outgrown it by more than kSlack: any
-      // reference gives the same quotient, and so the sums are seldom rescaled.
       float shrink[2];
       MSA_UNROLL
       for (int h = 0; h < 2; h++) {
         float m = fast_max(fast_max(s[0][2 * h], s[0][2 * h + 1]), fast_max(s[1][2 * h], s[1][2 * h + 1]));
         m = fast_max(m, shfl_xor(m, 1));
         m = fast_max(m, shfl_xor(m, 2));
-        m = m > top[h] + kSlack ? m : top[h];
+        m = fast_max(m, top[h]);
         shrink[h] = fast_exp2(top[h] - m);
         top[h] = m;
         float sum = 0.f;
@@ -221,19 +201,20 @@ struct Attend {
       }
       const uint32_t a0 = pack2<kMath>(s[0][0], s[0][1]), a1 = pack2<kMath>(s[0][2], s[0][3]);
       const uint32_t a2 = pack2<kMath>(s[1][0], s[1][1]), a3 = pack2<kMath>(s[1][2], s[1][3]);
-      if (ballot(shrink[0] != 1.f || shrink[1] != 1.f)) {
+      uint4 v[4][kHalves];
+      MSA_UNROLL
+      for (int t = 0; t < 4; t++) {
         MSA_UNROLL
-        for (int i = 0; i < 16; i++) {
-          out[i][0] *= shrink[0];
-          out[i][1] *= shrink[0];
-          out[i][2] *= shrink[1];
-          out[i][3] *= shrink[1];
-        }
+        for (int x = 0; x < kHalves; x++) v[t][x] = load_16(mine + (2 * kChunks + t * kHalves + x) * 32);
       }
       MSA_UNROLL
       for (int i = 0; i < 16; i++) {
         uint32_t b0, b1;
         value_operand(v, i, b0, b1);
+        out[i][0] *= shrink[0];
+        out[i][1] *= shrink[0];
+        out[i][2] *= shrink[1];
+        out[i][3] *= shrink[1];
         mma<kMath>(out[i], a0, a1, a2, a3, b0, b1);
       }
     }

@@ -93,7 +93,6 @@ static int attend_depth(const AttendParams& p, int rows, int depth, int cluster,
 }
 template <int KD, int QD>
 static int attend_given(const AttendParams& p, int rows, int given, int depth, int cluster, int pdl, Stream stream) {
-  if (given == 2) return launch_cluster<Attend<KD, QD, 4, 2, false, true>>(p, rows * p.groups * cluster, cluster, pdl, stream);
   return given ? attend_depth<KD, QD, true>(p, rows, depth, cluster, pdl, stream)
                : attend_depth<KD, QD, false>(p, rows, depth, cluster, pdl, stream);
 }
@@ -110,7 +109,7 @@ int msa_read(const ScoreParams* p, int ctas, int pdl, Stream stream) { return la
 int msa_select(const AttendParams* p, int rows, int pdl, Stream stream) {
   return launch<Select>(*p, rows * p->groups, pdl, stream);
 }
-// given: 0 choose from the candidates, every CTA by itself; 1 attend to p->blocks; 2 choose, the CTAs of a cluster together (depth 2).
+// given: 0 choose from the candidates; 1 attend to p->blocks.
 int msa_attend(const AttendParams* p, int kv_type, int query_type, int rows, int given, int depth, int cluster, int pdl, Stream stream) {
   if (kv_type == kBf16 && query_type == kBf16) return attend_given<kBf16, kBf16>(*p, rows, given, depth, cluster, pdl, stream);
   if (kv_type == kF16 && query_type == kF16) return attend_given<kF16, kF16>(*p, rows, given, depth, cluster, pdl, stream);
