@@ -68,6 +68,14 @@ def launch_decode(case: msa_check.Case) -> None:
         runner.decode(given.q, given.index_q, *keys, out, scale=1.0, lse=lse)
 
 
+def print_forms(made: dict[tuple[str, int], int]) -> None:
+    counts: dict[str, list[int]] = {}
+    for (name, _), shared in made.items():
+        counts.setdefault(name, []).append(shared)
+    for name, shared in sorted(counts.items()):
+        print(f"{name:40} {len(shared):3} forms, at most {max(shared) / 1024:4.0f} KB of shared memory")
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Prints a line per case that fails; 1 if any did."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
@@ -93,11 +101,7 @@ def main(arguments: list[str] | None = None) -> int:
                 print(
                     f"{case.name} {' '.join(pair) or 'decode'}: {type(error).__name__}: {str(error)[-600:]}", flush=True
                 )
-    counts: dict[str, list[int]] = {}
-    for (name, _), shared in made.items():
-        counts.setdefault(name, []).append(shared)
-    for name, shared in sorted(counts.items()):
-        print(f"{name:40} {len(shared):3} forms, at most {max(shared) / 1024:4.0f} KB of shared memory")
+    print_forms(made)
     return min(1, bad)
 
 

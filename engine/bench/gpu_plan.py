@@ -31,15 +31,15 @@ LEAST_S = 20.0
 
 @dataclass(frozen=True)
 class Item:
-    """`command` and `check` are arguments of this Python; {json}: where to write figures, {sglang}: the given folder.
-    `needs`: modules without which it is skipped; `sglang`: skipped without that folder."""
+    """`command` and `check` are arguments of this Python; {json}: where to write figures, {sglang}, {vllm}: given folders.
+    `needs`: modules without which it is skipped; `peer`: skipped without that folder."""
 
     name: str
     command: tuple[str, ...]
     limit_s: float
     check: tuple[str, ...] | None = None
     needs: tuple[str, ...] = ()
-    sglang: bool = False
+    peer: str = ""
 
 
 def _msa(*arguments: str) -> tuple[str, ...]:
@@ -72,8 +72,10 @@ ITEMS = (
     Item("decode_dense", _msa("--no-check", "--dense", "--json", "{json}", "--cases", "1x32768"), 60),
     Item("prefill_dense", _prefill("1x8192@8192,1x8192@131072", "--dense", "--attend", "block_major"), 60),
     Item("decode_curve", _msa("--no-check", "--json", "{json}"), 150),
-    Item("prefill_sglang", _prefill(TARGETS, "--sglang", "{sglang}", "--attend", "block_major"), 300, sglang=True),
-    Item("step_sglang", (*STEP, "--sglang", "{sglang}"), 200, sglang=True),
+    Item("prefill_sglang", _prefill(TARGETS, "--sglang", "{sglang}", "--attend", "block_major"), 300, peer="sglang"),
+    Item("step_sglang", (*STEP, "--sglang", "{sglang}"), 200, peer="sglang"),
+    Item("prefill_vllm", _prefill(TARGETS, "--vllm", "{vllm}", "--attend", "block_major"), 300, peer="vllm"),
+    Item("decode_vllm", _msa("--no-check", "--json", "{json}", "--vllm", "{vllm}"), 300, peer="vllm"),
     Item("prefill_long", _prefill("1x16384@131072,1x8192@1048576"), 120),
     Item("million", ("-m", "gateway.cli", "bench", "million", "--half", "local", "--json"), 400, needs=SERVED),
     Item("decode_sweep", _msa("--no-check", "--sweep", "--json", "{json}"), 200),
@@ -126,7 +128,7 @@ def read(figures: Path) -> Any:
         return None
 
 
-def run(items: tuple[Item, ...], results: Results, seconds: float, check: bool, sglang: Path | None) -> int:
+def run(items: tuple[Item, ...], results: Results, seconds: float, check: bool, peers: dict[str, Path | None]) -> int:
     """The number of items that failed or were cut off."""
     ends, bad = time.monotonic() + seconds, 0
     for item in items:
@@ -138,8 +140,8 @@ def run(items: tuple[Item, ...], results: Results, seconds: float, check: bool, 
         skip = "no form without a GPU" if command is None else ""
         if not check and missing:
             skip = f"missing here: {', '.join(missing)}"
-        if not check and item.sglang and sglang is None:
-            skip = "no --sglang folder"
+        if not check and item.peer and peers.get(item.peer) is None:
+            skip = f"no --{item.peer} folder"
         left = ends - time.monotonic()
         if not skip and left < min(item.limit_s, LEAST_S):
             skip = f"{left:.0f} s left"
@@ -150,7 +152,8 @@ def run(items: tuple[Item, ...], results: Results, seconds: float, check: bool, 
         assert command is not None
         with tempfile.TemporaryDirectory() as scratch:
             figures = Path(scratch) / "figures.json"
-            filled = tuple(part.replace("{json}", str(figures)).replace("{sglang}", str(sglang)) for part in command)
+            places = {"{json}": figures, **{f"{{{name}}}": folder for name, folder in peers.items()}}
+            filled = tuple(str(places.get(part, part)) for part in command)
             began = time.monotonic()
             patience = item.limit_s * (10 if check else 1)  # a CPU may be a busy one
             status, output = run_item(filled, min(patience, left))
@@ -171,6 +174,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", default="", help="these items, by name, in this order")
     parser.add_argument("--again", default="", help="repeat these although they are done")
     parser.add_argument("--sglang", type=Path, help="folder of the unpacked SGLang wheel")
+    parser.add_argument("--vllm", type=Path, help="folder that holds `vllm`: its unpacked wheel")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--list", action="store_true")
     args = parser.parse_args(arguments)
@@ -192,7 +196,7 @@ def main(arguments: list[str] | None = None) -> int:
     results = Results(args.out, args.resume)
     for name in again:
         results.items.pop(name, None)
-    bad = run(items, results, args.seconds, args.check, args.sglang)
+    bad = run(items, results, args.seconds, args.check, {"sglang": args.sglang, "vllm": args.vllm})
     print(f"{results.path}: {bad} bad")
     return min(1, bad)
 

@@ -4,7 +4,7 @@ Per shape, microseconds per layer from CUDA graphs over inputs rotated past the 
 on fresh inputs with poisoned outputs:
   floor   bytes / 4.3 TB/s       read   a streaming read of the same index-key pages, same loads, nothing kept
   score, attend, step            ours (step: both in one graph, the second overlapping the first)
-  sglang                         SGLang's kernels when `--sglang FOLDER` holds its unpacked wheel (peers.py)
+  sglang, vllm                   theirs, when `--sglang FOLDER`, `--vllm FOLDER` hold their unpacked wheels (peers/)
   dense                          ordinary attention over all keys: the better of torch's flash and cuDNN
 `--check` runs everything that needs no GPU and times nothing. `--sweep` tries the launch numbers."""
 
@@ -26,6 +26,7 @@ import torch
 from engine.bench import msa_prefill
 from engine.bench.msa_check import HALF, LARGE, SMALL, check_decode
 from engine.bench.msa_inputs import DecodeInputs, make_inputs
+from engine.bench.peers.measure import load_peers, measure_decode, measure_prefill
 from engine.bench.prefill_check import FULL_CASES, TINY_CASES, check_all
 from engine.bench.timing import time_graph
 from engine.msa import dispatch
@@ -133,41 +134,6 @@ class Ours:
         return None
 
 
-class SGLang:
-    def __init__(self, inputs: DecodeInputs, functions: SimpleNamespace) -> None:
-        i = self.i = inputs
-        self.f = functions
-        device = i.q.device
-        self.token_tables = []
-        columns = torch.arange(128, device=device, dtype=torch.int32)
-        for table in i.tables:
-            self.token_tables.append((table.table[:, :, None] * 128 + columns).flatten(1).contiguous())
-        self.k = i.k.view(-1, i.shape.groups, 128)
-        self.v = i.v.view(-1, i.shape.groups, 128)
-        self.index_k = i.index_k.view(-1, 1, 128)
-        self.lengths, self.rows = i.lengths.long(), torch.arange(i.shape.requests, device=device)
-        self.blocks: list[torch.Tensor | None] = [None] * i.sets
-        self.out: torch.Tensor | None = None
-
-    def select(self, s: int) -> None:
-        i, c = self.i, self.i.shape.config
-        _, self.blocks[s], _ = self.f.select(
-            q=i.index_q[s], sink=None, k_cache=self.index_k, v_cache=None, req_to_token=self.token_tables[s],
-            seq_lens=self.lengths, max_seqlen=i.tokens, slot_ids=self.rows, block_size=128, topk=c.topk_blocks,
-            init_blocks=c.init_blocks, local_blocks=c.local_blocks, sm_scale=SCALE, disable_index_value=True, page_size=128,
-        )  # fmt: skip
-
-    def attend(self, s: int) -> None:
-        self.out = self.f.attend(
-            q=self.i.q[s], sink=None, k_cache=self.k, v_cache=self.v, req_to_token=self.token_tables[s],
-            seq_lens=self.lengths, slot_ids=self.rows, block_size=128, topk_idx=self.blocks[s], sm_scale=SCALE, page_size=128,
-        )  # fmt: skip
-
-    def step(self, s: int) -> None:
-        self.select(s)
-        self.attend(s)
-
-
 def dense_us(requests: int, tokens: int, device: torch.device, groups: int = 4, heads: int = 16) -> dict[str, float]:
     """Dense GQA decode: the 16 heads of a group as 16 query rows against its keys, so that K and V are read once."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -201,7 +167,9 @@ def tunings(shape: DecodeShape, sms: int) -> tuple[list[Tuning], list[Tuning]]:
     return score, attend
 
 
-def measure(case: tuple[int, int, int], device: torch.device, args: argparse.Namespace, peer: Any) -> dict[str, Any]:
+def measure(
+    case: tuple[int, int, int], device: torch.device, args: argparse.Namespace, peers: dict[str, SimpleNamespace]
+) -> dict[str, Any]:
     requests, tokens, fp8 = case
     began = time.time()
     inputs = make_inputs(shape_of(*case), tokens, device, seed=int(time.time()) & 0xFFFF, layout=args.layout)
@@ -229,18 +197,14 @@ def measure(case: tuple[int, int, int], device: torch.device, args: argparse.Nam
         other = Ours(inputs, kernel="triton")
         row["triton_fault"] = other.fault()
         row["triton_step"] = time_graph(other.step, inputs.sets, repeats=repeats).us
-    if peer is not None:
-        theirs = SGLang(inputs, peer)
-        for s in range(inputs.sets):
-            theirs.select(s)
-        theirs.attend(0)
-        ours.step(0)
-        row["sglang_gap"] = ((theirs.out.float() - ours.out.float()).norm() / ours.out.float().norm()).item()
-        for name in ("select", "attend", "step"):
-            row[f"sglang_{name}"] = time_graph(getattr(theirs, name), inputs.sets, repeats=repeats).us
-        row["speedup"] = row["sglang_step"] / row["step"]
-        if case in MUST_AIM:
-            row["must"], row["aim"] = MUST_AIM[case]
+    row["peer_fault"] = {}
+    for name, functions in peers.items():
+        try:
+            measure_decode(name, functions, ours, repeats, row)
+        except Exception as error:
+            row["peer_fault"][name] = f"{type(error).__name__}: {str(error)[:300]}"
+    if case in MUST_AIM:
+        row["must"], row["aim"] = MUST_AIM[case]
     row["wall_s"] = time.time() - began
     return row
 
@@ -291,13 +255,26 @@ def print_row(row: dict[str, Any]) -> None:
         "sglang_select",
         "sglang_attend",
         "sglang_step",
-        "speedup",
+        "sglang_ratio",
+        "vllm_select",
+        "vllm_select_q8",
+        "vllm_attend",
+        "vllm_step",
+        "vllm_ratio",
+        "vllm_same_choice",
+        "vllm_gap",
         "must",
         "aim",
     )
-    numbers = "  ".join(f"{k}={row[k]:.2f}" if isinstance(row[k], float) else f"{k}={row[k]}" for k in keys if k in row)
+    numbers = "  ".join(
+        f"{k}={row[k]:{'.1e' if k.endswith('gap') else '.2f'}}" if isinstance(row[k], float) else f"{k}={row[k]}"
+        for k in keys
+        if k in row
+    )
     name = f"B={row['requests']} L={row['tokens'] // K}k {'fp8' if row['fp8'] else 'bf16'}"
     print(f"{name:18s} {numbers}" + (f"  FAULT {row['fault']}" if row["fault"] else "  ok"), flush=True)
+    for peer, fault in row.get("peer_fault", {}).items():
+        print(f"    FAULT {peer}: {fault}", flush=True)
     for s in row.get("sweep", ()):
         print(f"    {s['what']:7s} ctas={s['score_ctas']:4d} depth={s['depth']} "
               f"cluster={s['cluster']:2d} pdl={int(s['pdl'])}  {s['us']:.2f}", flush=True)  # fmt: skip
@@ -336,7 +313,11 @@ def parse_cases(text: str) -> list[tuple[int, int, int]]:
 
 
 def prefill(
-    device: torch.device, args: argparse.Namespace, peer: Any, rows: list[dict[str, Any]], save: Callable[[], None]
+    device: torch.device,
+    args: argparse.Namespace,
+    peers: dict[str, SimpleNamespace],
+    rows: list[dict[str, Any]],
+    save: Callable[[], None],
 ) -> int:
     """Ours for every case first, then peers and dense attention; the number of rows with a fault."""
     cases = msa_prefill.parse_cases(args.cases) if args.cases else list(msa_prefill.CASES)
@@ -353,12 +334,17 @@ def prefill(
     for row, case in zip(rows, cases, strict=True):
         if args.dense and case.length <= 512 * K:
             row["dense"] = msa_prefill.measure_dense(case, device)
-        if peer is not None:
+        for name, functions in peers.items():
             try:
-                row["sglang"] = msa_prefill.measure_sglang(case, device, peer, seed)
+                found = row[name] = measure_prefill(name, functions, case, device, seed)
+                if "fault" in found:
+                    row["fault"][name] = found.pop("fault")
+                if "best_us" in row:
+                    found["ratio"] = (found["select"] + found["attend"]) / row["best_us"]
             except Exception as error:
-                sys.stderr.write(f"sglang {case}: {type(error).__name__}: {str(error)[:300]}\n")
-        if args.dense or peer is not None:
+                row["fault"][name] = f"{type(error).__name__}: {str(error)[:300]}"
+            torch.cuda.empty_cache()
+        if args.dense or peers:
             msa_prefill.print_row(row)
             save()
         torch.cuda.empty_cache()
@@ -381,6 +367,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--select", default="split,fused", help="prefill: choice kernels, by name")
     parser.add_argument("--triton", action="store_true", help="also our Triton kernels")
     parser.add_argument("--sglang", type=Path, help="folder of the unpacked SGLang wheel")
+    parser.add_argument("--vllm", type=Path, help="folder that holds `vllm`: its unpacked wheel, or site-packages")
     parser.add_argument("--dense", action="store_true", help="also time dense attention, 32k to 1M")
     parser.add_argument("--json", type=Path, help="write everything measured here")
     args = parser.parse_args(arguments)
@@ -405,14 +392,8 @@ def main(arguments: list[str] | None = None) -> int:
     bad = 0
     if not args.no_check:
         bad = check(device, LARGE, args.kernels) if decode else check_all(device, FULL_CASES, int(time.time()) & 0xFFFF)
-    peer = None
-    if args.sglang:
-        from engine.bench.peers import PeerUnavailableError, load_sglang
-
-        try:
-            peer = load_sglang(args.sglang)
-        except (PeerUnavailableError, ImportError) as error:
-            print(f"sglang: {error}", file=sys.stderr)
+    peers, lost = load_peers(args)
+    bad += len(lost)
     rows: list[dict[str, Any]] = []
     report = {"device": props.name, "torch": torch.__version__, "config": dataclasses.asdict(MsaConfig()), "rows": rows}
 
@@ -421,9 +402,9 @@ def main(arguments: list[str] | None = None) -> int:
             args.json.write_text(json.dumps(report, indent=1))
 
     if not decode:
-        return min(1, bad + prefill(device, args, peer, rows, save))
+        return min(1, bad + prefill(device, args, peers, rows, save))
     for case in parse_cases(args.cases) if args.cases else (*TARGETS, *CURVE):
-        rows.append(measure(case, device, args, peer))
+        rows.append(measure(case, device, args, peers))
         print_row(rows[-1])
         torch.cuda.empty_cache()
         save()
@@ -435,7 +416,7 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"dense B={requests} L={tokens // K}k {found}", flush=True)
             torch.cuda.empty_cache()
             save()
-    return min(1, bad + sum(bool(r["fault"]) for r in rows))
+    return min(1, bad + sum(bool(r["fault"] or r["peer_fault"]) for r in rows))
 
 
 if __name__ == "__main__":

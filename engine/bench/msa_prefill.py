@@ -1,7 +1,7 @@
 """Prefill of block-sparse attention, measured: `catalejo bench msa --phase prefill`.
 
 New tokens of one or several requests at the end of contexts from 8k to 1M: every choice and attention kernel of
-dispatch.py that takes the work, SGLang's when given, dense attention. Attention is timed twice: with choices as random
+dispatch.py that takes the work, SGLang's and vLLM's when given, dense attention. Attention is timed twice: with choices as random
 index queries make them (neighbours choose independently: the union form's worst case) and with neighbours that choose
 alike, as real text does. Floors: floor_us. Peers and dense run last, so that what is ours is on disk before their
 compilation or autotuning can eat the time."""
@@ -12,7 +12,6 @@ import dataclasses
 import re
 import sys
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -306,48 +305,6 @@ def measure_dense(case: PrefillCase, device: torch.device) -> dict[str, float]:
     return found
 
 
-def measure_sglang(
-    case: PrefillCase, device: torch.device, peer: SimpleNamespace, seed: int, groups: int = GROUPS, heads: int = HEADS
-) -> dict[str, float]:
-    """SGLang's own choice and attention of the same work. Its autotuning may take minutes the first time."""
-    i = Inputs.of(case, device, seed, groups, heads)
-    columns = torch.arange(128, device=device, dtype=torch.int32)
-    tokens = [(t.table[:, :, None] * 128 + columns).flatten(1).contiguous() for t in i.tables]
-    cu = torch.arange(case.requests + 1, device=device, dtype=torch.int32) * case.new
-    ends = torch.full((case.requests,), case.length, device=device, dtype=torch.int64)
-    common = {
-        "slot_ids": torch.arange(case.requests, device=device), "cu_seqlens": cu, "seq_lens": ends,
-        "prefix_lens": ends - case.new, "max_seqlen_q": case.new, "block_size_q": 1, "block_size_k": 128,
-        "cu_seqblocks_q": cu, "max_seqblock_q": case.new, "sm_scale": SCALE,
-    }  # fmt: skip
-    held: dict[str, Any] = {}
-
-    def select(s: int) -> None:
-        held["blocks"] = peer.prefill_select(
-            q=i.index_q, k_cache=i.index_k.view(-1, 1, DIM), v_cache=None, sink=None, req_to_token=tokens[s],
-            max_seqlen_k=case.length, topk=16, init_blocks=0, local_blocks=1, disable_index_value=True,
-            all_seqblock_q=len(i.q), page_size=128, **common,
-        )[1]  # fmt: skip
-
-    def attend(s: int) -> None:
-        held["out"] = peer.prefill_attend(
-            q=i.q, k_cache=i.k.view(-1, groups, DIM), v_cache=i.v.view(-1, groups, DIM), sink=None, req_to_token=tokens[s],
-            topk_idx=held["blocks"], **common,
-        )  # fmt: skip
-
-    select(0)
-    attend(0)
-    torch.cuda.synchronize()
-    mine = torch.empty(len(i.q), groups, 16, dtype=torch.int32, device=device)
-    dispatch.SELECT["split"].make(i.batch, device).run(i.index_q, i.index_k, i.tables[0], mine)
-    theirs = held["blocks"].permute(1, 0, 2).sort(-1).values
-    row = {"same_choice": (theirs == mine.sort(-1).values).all(-1).float().mean().item()}
-    replays = 3 if case.new > 1000 else 9
-    row["select"] = time_graph(select, len(i.tables), replays=replays).us
-    row["attend"] = time_graph(attend, len(i.tables), replays=replays).us
-    return row
-
-
 def print_row(row: dict[str, Any]) -> None:
     print(f"prefill {row['case']:16s} floor {row['floor_select']:.0f} + {row['floor_attend']:.0f} us"
           f"  ({row['select_flop'] / 1e9:.0f} + {row['attend_flop'] / 1e9:.0f} GFLOP,"
@@ -359,9 +316,9 @@ def print_row(row: dict[str, Any]) -> None:
         print(f"    attend {name:24s} {us:9.1f}   neighbours alike {row['attend_alike'].get(name, float('nan')):9.1f}")
     if "union" in row:
         print(f"    union of 8 neighbours / own: {row['union']:.2f}, alike {row['union_alike']:.2f}")
-    for peer in ("sglang", "dense"):
+    for peer in ("sglang", "vllm", "dense"):
         if row.get(peer):
-            print(f"    {peer} " + "  ".join(f"{k}={v:.1f}" for k, v in row[peer].items()))
+            print(f"    {peer} " + "  ".join(f"{k}={v:.5g}" for k, v in row[peer].items()))
     for what, fault in row["fault"].items():
         print(f"    FAULT {what}: {fault}")
     sys.stdout.flush()

@@ -141,13 +141,14 @@ class Attention:
         return lambda _: plan.run(self.q, self.index_q, i.k, i.v, i.index_k, table, out=out)
 
     def theirs(self, peer: SimpleNamespace) -> tuple[float, float]:
-        from engine.bench import msa_prefill
-        from engine.bench.msa import SGLang
+        from engine.bench.msa_prefill import PrefillCase
+        from engine.bench.peers.measure import measure_prefill
+        from engine.bench.peers.sglang import Decode
 
-        sglang = SGLang(self.inputs, peer)
+        sglang = Decode(self.inputs, peer)
         sglang.select(0)
-        case = msa_prefill.PrefillCase(1, self.chunk, self.tokens)
-        extend = msa_prefill.measure_sglang(case, self.device, peer, 1, self.groups, self.heads)
+        case = PrefillCase(1, self.chunk, self.tokens)
+        extend = measure_prefill("sglang", peer, case, self.device, 1, self.groups, self.heads)
         return time_graph(sglang.step, 1).us, extend["select"] + extend["attend"]
 
 
@@ -210,9 +211,9 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     peer = None
     if args.sglang:
-        from engine.bench.peers import load_sglang
+        from engine.bench.peers.sglang import load
 
-        peer = load_sglang(args.sglang)
+        peer = load(args.sglang)
     rows: list[dict[str, Any]] = []
     print(f"stated: {machine}")
     for concurrency in map(int, args.concurrency.split(",")):

@@ -14,13 +14,13 @@ ITEMS = (
     Item("crashes", ("-c", "import os; print('last words', flush=True); os.abort()"), 60),
     Item("hangs", ("-c", HALF_WRITES, "{json}"), 2),
     Item("unserved", ("-c", ""), 60, needs=("no_such_module",)),
-    Item("peer", ("-c", "", "{sglang}"), 60, sglang=True),
+    Item("peer", ("-c", "", "{sglang}"), 60, peer="sglang"),
     Item("after", ("-c", WRITES, "{json}"), 60),
 )
 
 
 def test_one_bad_item_costs_itself_only(tmp_path):
-    assert run(ITEMS, Results(tmp_path, None), 100, False, None) == 2
+    assert run(ITEMS, Results(tmp_path, None), 100, False, {}) == 2
     kept = json.loads((tmp_path / "results.json").read_text())["items"]
     status = {name: item["status"] for name, item in kept.items()}
     assert status == {"good": "ok", "crashes": "failed", "hangs": "cut off", "unserved": "skipped", "peer": "skipped",
@@ -33,16 +33,16 @@ def test_one_bad_item_costs_itself_only(tmp_path):
 
 def test_a_later_run_does_what_is_left(tmp_path, capsys):
     first = Results(tmp_path / "a", None)
-    run(ITEMS[:2], first, 100, False, None)
+    run(ITEMS[:2], first, 100, False, {})
     again = Results(tmp_path / "b", tmp_path / "a" / "results.json")
-    run((*ITEMS[:2], ITEMS[5]), again, 100, False, None)
+    run((*ITEMS[:2], ITEMS[5]), again, 100, False, {})
     assert capsys.readouterr().out.count("done before") == 2
     assert set(again.items) == {"good", "crashes", "after"}
 
 
 def test_no_item_begins_without_time(tmp_path):
     results = Results(tmp_path, None)
-    assert run(ITEMS[:1], results, 1, False, None) == 0
+    assert run(ITEMS[:1], results, 1, False, {}) == 0
     assert results.items["good"]["status"] == "skipped"
 
 
