@@ -179,7 +179,7 @@ def bench_preprocess(
     rounds: Annotated[int, typer.Option(min=1, help="Interleaved rounds; medians are printed.")] = 7,
     video: Annotated[bool, typer.Option("--video/--no-video")] = True,
     instructions: Annotated[
-        bool, typer.Option("--instructions", help="Count instructions under callgrind instead of timing (minutes).")
+        bool, typer.Option("--instructions", help="Count instructions under valgrind instead of timing (minutes).")
     ] = False,
 ) -> None:
     """Media to patch rows beside the reference processor, OpenCV and the bare decoders, in one run."""

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import httptools
 import orjson
-from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from gateway.errors import ApiError
@@ -40,6 +40,29 @@ class _Parser(httptools.HttpRequestParser):
             super().feed_data(data)
         except httptools.HttpParserUpgrade as offer:
             self._protocol.decline_upgrade(bytes(data[offer.args[0] :]))
+
+
+class StreamConnection:
+    """The Connection of gateway/api/sse.py: a chunk of the body straight to the transport, as the cycle's `send` writes it.
+    It knows no cycle, whose scope holds it."""
+
+    __slots__ = ("_flow", "_transport", "gone")
+
+    def __init__(self, transport: asyncio.Transport, flow: FlowControl) -> None:
+        self._transport = transport
+        self._flow = flow
+        self.gone = False
+        """The application was told of a disconnect, though the transport may still be open."""
+
+    def write(self, data: bytes) -> bool:
+        if self.gone or self._transport.is_closing():
+            return True
+        self._transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        return not self._flow.write_paused
+
+    async def drain(self) -> None:
+        if self._flow.write_paused and not self.gone:
+            await self._flow.drain()
 
 
 class GatewayProtocol(HttpToolsProtocol):
@@ -159,6 +182,8 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._running = cycle
+        connection = StreamConnection(self.transport, self.flow)
+        cycle.scope["extensions"] = {"catalejo.connection": connection}  # type: ignore[dict-item]  # uvicorn knows others
         super()._start_asgi_task(cycle, app)
 
     def _head_fault(self) -> ApiError | None:
@@ -212,6 +237,7 @@ class GatewayProtocol(HttpToolsProtocol):
     @staticmethod
     def _tell_disconnect(cycle: RequestResponseCycle) -> None:
         cycle.disconnected = True
+        cycle.scope["extensions"]["catalejo.connection"].gone = True  # type: ignore[attr-defined]
         cycle.waiting_for_100_continue = False
         cycle.message_event.set()
 

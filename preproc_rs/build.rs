@@ -1,4 +1,8 @@
-//! Compiles the C shims: libjpeg's scanline interface (setjmp must stay inside C), and libav with feature `video`.
+//! Compiles the C shims: libjpeg's scanline interface (setjmp must stay inside C), libav with feature `video`, and
+//! libwebp's lossy decoder once more for CPUs of level x86-64-v3.
+
+use std::path::PathBuf;
+use std::process::Command;
 
 fn shim(name: &str) -> cc::Build {
     let mut build = cc::Build::new();
@@ -33,4 +37,52 @@ fn main() {
         }
         video.compile("catalejo_video_shim");
     }
+    println!("cargo:rustc-check-cfg=cfg(webp_v3, fuzzing)");
+    if std::env::var("CARGO_CFG_TARGET_ARCH").as_deref() == Ok("x86_64") {
+        webp_v3();
+    }
+}
+
+/// Sets cfg `webp_v3`, or says why not: the decoder is then libwebp-sys's alone, with the same pixels.
+fn webp_v3() {
+    let mut build = cc::Build::new();
+    if !build.is_flag_supported("-march=x86-64-v3").unwrap_or(false) {
+        println!("cargo:warning=this C compiler does not know -march=x86-64-v3; WebP will be decoded more slowly");
+        return;
+    }
+    let Some(libwebp) = libwebp_sources() else {
+        println!("cargo:warning=the sources of libwebp-sys were not found; WebP will be decoded more slowly");
+        return;
+    };
+    // Definitions that change structures must be those of libwebp-sys's build script: both builds share them.
+    for name in ["NDEBUG", "_THREAD_SAFE", "WEBP_USE_THREAD", "WEBP_HAVE_SSE2", "WEBP_HAVE_SSE41"] {
+        build.define(name, "1");
+    }
+    for flag in ["-march=x86-64-v3", "-fvisibility=hidden", "-include", "csrc/webp/names.h"] {
+        build.flag(flag);
+    }
+    for name in ["dec/frame_dec.c", "dsp/dec.c", "dsp/dec_sse2.c", "dsp/dec_sse41.c"] {
+        build.file(libwebp.join("src").join(name));
+    }
+    for name in ["vp8_dec.c", "tree_dec.c", "shim.c"] {
+        build.file(format!("csrc/webp/{name}"));
+    }
+    build.include(&libwebp).include("csrc/webp").opt_level(3).compile("catalejo_webp_v3");
+    println!("cargo:rustc-cfg=webp_v3");
+}
+
+/// Folder `vendor` of the libwebp-sys that this build links (its version is pinned in Cargo.toml).
+fn libwebp_sources() -> Option<PathBuf> {
+    let manifest = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR")?).join("Cargo.toml");
+    let metadata = Command::new(std::env::var_os("CARGO")?)
+        .args(["metadata", "--format-version=1", "--offline", "--filter-platform", &std::env::var("TARGET").ok()?])
+        .arg("--manifest-path")
+        .arg(manifest)
+        .output()
+        .ok()?;
+    let text = String::from_utf8(metadata.stdout).ok()?;
+    let of_webp = |path: &str| path.contains("libwebp-sys").then(|| PathBuf::from(path).with_file_name("vendor"));
+    text.split("\"manifest_path\":\"")
+        .filter_map(|rest| of_webp(rest.split('"').next()?))
+        .find(|vendor| vendor.join("src/dec/vp8_dec.c").exists())
 }

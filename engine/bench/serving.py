@@ -33,12 +33,12 @@ from engine.sglang import cli, command
 from engine.sglang.msa import KERNELS
 
 SCALED = (
-    "--load-format dummy --skip-tokenizer-init --grammar-backend none --moe-runner-backend triton --random-seed 1 "
+    "--tp-size 1 --load-format dummy --skip-tokenizer-init --grammar-backend none --moe-runner-backend triton --random-seed 1 "
     "--sampling-backend pytorch --attention-backend triton --mem-fraction-static 0.8 --max-running-requests 64 "
     "--cuda-graph-max-bs-decode 32 --cuda-graph-backend-prefill disabled --context-length"
 ).split()
-"""For a checkpoint without weights and tokenizer. Dense layers run the Triton backend, which SGLang has everywhere: their
-time is the same in both columns."""
+"""For a checkpoint without weights and tokenizer, on one GPU of however many. Dense layers run the Triton backend, which
+SGLang has everywhere: their time is the same in both columns."""
 CONTEXT = 131072
 LATER_START_S = 60.0
 """What is kept back of --seconds for the start of each later server, whose kernels are compiled by then."""

@@ -177,12 +177,14 @@ class Loads:
         self.outcome.figures.setdefault(name, []).append(figure)
 
     async def warm(self) -> None:
-        """Not counted: kernels are compiled and tuned for the shapes that follow."""
+        """Not counted: kernels are compiled and tuned for the shapes that follow, prompts cached whole among them."""
         client, plan = self.client, self.plan
         self.outcome.greedy = (await client.one(client.draw(300), 32)).ids
         await client.one(self.prefix, 1)
-        most = max(plan.concurrency)
-        await client.many(self.prompts(most, plan.own), min(16, plan.decode), most)
+        asked = self.prompts(max(plan.concurrency), plan.own)
+        await client.many(asked, min(16, plan.decode), len(asked))
+        for users in plan.concurrency:
+            await client.many(asked[:users], 2, users)
         for new in plan.new:
             await client.one(self.prompts(1, new)[0], 1)
 

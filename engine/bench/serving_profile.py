@@ -29,8 +29,8 @@ SPARSE = re.compile(
     r"_decode_score|_block_score|_topk_index|minimax_decode_topk|_gqa_share_sparse|_merge_topk_attn|_merge_attn_out"  # SGLang
     r"|^_(score|choose|attend|merge|union|count|scan|fill)_kernel|msa::|cluster_kernel"  # ours
 )
-ONCE = re.compile(r"score|Score|union_kernel", re.IGNORECASE)
-"""Launched once a layer: how many layers a trace holds."""
+SCORES = {"decode": re.compile(r"_decode_score|msa::Score"), "extend": re.compile(r"_block_score|^_score_kernel")}
+"""The first kernel of a layer, by the kind of step: SGLang runs a decoding step even behind a request of one token."""
 
 
 def busy_us(spans: Sequence[tuple[float, float]]) -> float:
@@ -42,17 +42,22 @@ def busy_us(spans: Sequence[tuple[float, float]]) -> float:
     return total
 
 
-def summary(events: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Of one chrome trace: per layer of sparse attention its busy time, and each kernel's; the busy time of everything."""
+def summary(events: Sequence[dict[str, Any]], kind: str) -> dict[str, Any]:
+    """Of one chrome trace: sparse attention's busy time in a layer of that kind of step, by kernel too; what took longest."""
     kernels = [e for e in events if e.get("ph") == "X" and e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")]
-    sparse = [e for e in kernels if SPARSE.search(e["name"])]
-    layers = max(Counter(e["name"] for e in sparse if ONCE.search(e["name"])).values(), default=0)
-    total = busy_us([(e["ts"], e["dur"]) for e in kernels])
-    made: dict[str, Any] = {"layers_seen": layers, "busy_us": total, "top": _by_name(kernels, 1)[:24]}
-    if layers:
-        made["attention_us"] = busy_us([(e["ts"], e["dur"]) for e in sparse]) / layers
-        made["rest_us"] = (total - busy_us([(e["ts"], e["dur"]) for e in sparse])) / layers
-        made["sparse"] = _by_name(sparse, layers)
+    layers: list[list[dict[str, Any]]] = []
+    for e in sorted((e for e in kernels if SPARSE.search(e["name"])), key=lambda e: e["ts"]):
+        if "score" in e["name"].lower():
+            layers.append([])
+        if layers:
+            layers[-1].append(e)
+    mine = [layer for layer in layers if SCORES[kind].search(layer[0]["name"])]
+    busy = busy_us([(e["ts"], e["dur"]) for e in kernels])
+    made: dict[str, Any] = {"layers_seen": len(mine), "busy_us": busy, "top": _by_name(kernels, 1)[:24]}
+    if mine:
+        sparse = [e for layer in mine for e in layer]
+        made["attention_us"] = busy_us([(e["ts"], e["dur"]) for e in sparse]) / len(mine)
+        made["sparse"] = _by_name(sparse, len(mine))
     return made
 
 
@@ -65,12 +70,12 @@ def _by_name(events: Sequence[dict[str, Any]], layers: int) -> list[tuple[str, f
     return [(name, us / layers, count[name]) for name, us in spent.most_common()]
 
 
-def read(folder: Path) -> dict[str, Any] | None:
+def read(folder: Path, kind: str) -> dict[str, Any] | None:
     """The trace in a folder, or None while it is not there whole."""
     for path in sorted(folder.glob("*.json*")):
         try:
             with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as trace:
-                return summary(json.load(trace)["traceEvents"])
+                return summary(json.load(trace)["traceEvents"], kind)
         except (OSError, EOFError, ValueError, zlib.error):
             return None
     return None
@@ -105,7 +110,7 @@ async def _one(
                 if response.status != 200:
                     raise BenchError(f"/start_profile: HTTP {response.status}: {(await response.text())[:200]}")
             await (running or work())
-            loads.outcome.layers[name] = await _trace(loads, folder)
+            loads.outcome.layers[name] = await _trace(loads, folder, name.split()[0])
     except (BenchError, TimeoutError, aiohttp.ClientError, ExceptionGroup) as error:
         loads.outcome.layers[name] = {"error": repr(error)}
     finally:
@@ -115,10 +120,10 @@ async def _one(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-async def _trace(loads: Loads, folder: Path) -> dict[str, Any]:
+async def _trace(loads: Loads, folder: Path, kind: str) -> dict[str, Any]:
     """SGLang ends a profile at a later step, so one more request may be needed."""
     attempt = 0
-    while (found := read(folder)) is None:
+    while (found := read(folder, kind)) is None:
         attempt += 1
         if attempt % 8 == 4:
             await loads.client.one(loads.prompts(1, 16)[0], 4)

@@ -5,6 +5,7 @@ A default is left out when its flag, or one that contradicts it, is among the op
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import shutil
 import subprocess
@@ -37,17 +38,31 @@ class Default:
 
 
 def visible_gpus() -> Gpus:
-    """What nvidia-smi sees; none without it."""
+    """What nvidia-smi sees and CUDA_VISIBLE_DEVICES leaves; none without the tool."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return Gpus(0)
-    query = [tool, "--query-gpu=name,memory.total,compute_cap", "--format=csv,noheader,nounits"]
+    query = [tool, "--query-gpu=index,uuid,name,memory.total,compute_cap", "--format=csv,noheader,nounits"]
     found = subprocess.run(query, capture_output=True, text=True, timeout=30, check=False)
-    rows = [line.split(", ") for line in found.stdout.splitlines() if line.count(", ") == 2]
-    if found.returncode or not rows:
+    rows = [[cell.strip() for cell in line.split(", ")] for line in found.stdout.splitlines() if line.count(", ") == 4]
+    left = rows if found.returncode == 0 else []
+    if (words := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
+        left = _named(left, words)
+    if not left:
         return Gpus(0)
-    name, memory, capability = rows[0]
-    return Gpus(len(rows), name.strip(), int(memory) // 1024, capability.strip())
+    _, _, name, memory, capability = left[0]
+    return Gpus(len(left), name, int(memory) // 1024, capability)
+
+
+def _named(rows: list[list[str]], words: str) -> list[list[str]]:
+    """The rows (index, uuid, ...) that CUDA_VISIBLE_DEVICES names. As in CUDA, the first word that names none ends the list."""
+    out = []
+    for word in (word.strip() for word in words.split(",")):
+        row = next((r for r in rows if r[0] == word or (word.startswith("GPU-") and r[1].startswith(word))), None)
+        if row is None:
+            break
+        out.append(row)
+    return out
 
 
 def tensor_parallel(gpus: int) -> int:

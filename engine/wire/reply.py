@@ -1,10 +1,14 @@
-"""The reply: newline-delimited JSON, as typed messages and an incremental reader."""
+"""The reply: newline-delimited JSON, as typed messages and an incremental reader.
+
+Nearly every line is a `Tokens`: it is read and checked in one step, by type. Whatever is no such line, or has rows of
+logprobs, takes the long way, which knows what is wrong with it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
+import msgspec
 import orjson
 
 from engine.wire.errors import BadReply
@@ -22,17 +26,19 @@ LogprobRow = tuple[float, int, list[tuple[float, int]]]
 """(logprob, id, [(logprob, id), ...]); -inf is sent as null by JSON writers and read back as -inf."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tokens:
+Natural = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+
+
+class Tokens(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """New token ids of choice `index`; `logprobs` rows match `output_ids` one to one.
 
     cached_tokens   on the first line of a choice, so that usage can be told before the finish; None elsewhere
     """
 
-    index: int
-    output_ids: list[int]
+    index: Natural
+    output_ids: list[Natural]
     logprobs: list[LogprobRow] | None = None
-    cached_tokens: int | None = None
+    cached_tokens: Natural | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +102,27 @@ def _natural(value: Any, name: str) -> int:
     return int(value)
 
 
+_decode_tokens: Final = msgspec.json.Decoder(Tokens).decode
+
+
 def decode_reply(line: bytes) -> Reply | None:
     """One line without its newline; None for a keep-alive. Raises BadReply."""
+    return _tokens(line) or decode_any(line)
+
+
+def _tokens(line: bytes) -> Tokens | None:
+    """The short way; None for what it does not know."""
+    if b'"output_ids"' not in line:  # an error is dearer than the look
+        return None
+    try:
+        tokens = _decode_tokens(line)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return tokens if tokens.logprobs is None else None
+
+
+def decode_any(line: bytes) -> Reply | None:
+    """The long way."""
     if not line.strip():
         return None
     try:
@@ -155,6 +180,9 @@ class ReplyReader:
         self.ended = False
 
     def feed(self, data: bytes) -> list[Reply]:
+        whole = data.find(b"\n") + 1 == len(data)  # what most reads bring: one line
+        if whole and not self._pieces and not self.ended and self._error is None and (tokens := _tokens(data)):
+            return [tokens]
         out: list[Reply] = []
         if self._error is None:
             try:

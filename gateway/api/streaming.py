@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 from gateway.api import sse
 from gateway.api.context import RequestContext
@@ -13,7 +13,7 @@ from gateway.services import Services
 
 
 def event_stream(
-    produce: AsyncIterator[bytes],
+    produce: sse.Produce,
     runs: Sequence[Run],
     context: RequestContext,
     services: Services,

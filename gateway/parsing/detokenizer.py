@@ -38,25 +38,26 @@ class Detokenizer:
         self._data = texts.data
         self._text = texts.text
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._pending = False
+        self.pending = False
+        """A character has begun and not ended."""
 
     def feed(self, token: int) -> str:
         """The text that `token` completes; "" when it completes none, or is unknown."""
         if not 0 <= token < len(self._data):
             return ""
-        if not self._pending:
+        if not self.pending:
             text = self._text[token]
             if text is not None:
                 return text
         elif not self._data[token]:
             return ""
         text = self._decoder.decode(self._data[token])
-        self._pending = bool(self._decoder.getstate()[0])
+        self.pending = bool(self._decoder.getstate()[0])
         return text
 
     def feed_many(self, tokens: Iterable[int]) -> str:
         return "".join(map(self.feed, tokens))
 
     def finish(self) -> str:
-        self._pending = False
+        self.pending = False
         return self._decoder.decode(b"", final=True)

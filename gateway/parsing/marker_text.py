@@ -31,12 +31,12 @@ class Cleaner:
 
     def __init__(self, words: Markers) -> None:
         self._words = words
-        self._held = ""
+        self.held = ""
 
     def feed(self, text: str) -> str:
-        if not self._held and not self._words.firsts(text):
+        if not self.held and not self._words.firsts(text):
             return text
-        text = self._held + text
+        text = self.held + text
         out: list[str] = []
         while match := self._words.find(text):
             # What stood before the marker may now continue behind it.
@@ -44,10 +44,10 @@ class Cleaner:
             out.append(text[:keep])
             text = text[keep : match.start()] + text[match.end() :]
         keep = self._words.held_from(text, 0)
-        self._held = text[keep:]
+        self.held = text[keep:]
         out.append(text[:keep])
         return "".join(out)
 
     def flush(self) -> str:
-        held, self._held = self._held, ""
+        held, self.held = self.held, ""
         return held

@@ -11,6 +11,10 @@ Three modes, each with the markers it looks for (`N` is the namespace marker):
 | reasoning | `<mm:think>`, N | dropped                                                  |
 | tools     | N              | a tag follows (tools.py)                                  |
 
+The common token takes a short way: while nothing is held back, one whose text is whole characters and has no character that
+a marker or a stop string begins with is an event of its own, as the long way would find. So it is in content, in thinking
+and in a string argument.
+
 Markers are found in the text, so it does not matter whether the model wrote one token or several. Held back: an end of
 the text that may be the beginning of a marker. A stop string is looked for in content alone. White space alone, at the
 beginning of content or after tool calls, waits for text; if a tool call or the end comes instead it is dropped.
@@ -81,6 +85,9 @@ class OutputParser:
         self._separate = separate_reasoning
         self._structured = structured
         self._stop = StopStrings(stop)
+        self._plain = plain_texts(checkpoint)
+        self._quick: Callable[[str], Event] | None = None
+        """Makes the event of a plain token now; None while something is held back, and where only the long way knows."""
         self._held = ""
         self._blank: list[str] | None = []
         """White space at an edge of content, waiting; None inside content."""
@@ -90,15 +97,12 @@ class OutputParser:
         if starts_in_reasoning and not separate_reasoning:
             self._unseparated(markers.THINK_START)
         self._finished = False
+        self.stopped: str | None = None
+        """The stop string that matched."""
         self.reasoning_tokens = 0
         """Tokens fed while thinking, the closing marker's included."""
         self.tokens = 0
         """Tokens taken; those after a stop string are not."""
-
-    @property
-    def stopped(self) -> str | None:
-        """The stop string that matched."""
-        return self._stop.matched
 
     @property
     def saw_tool_call(self) -> bool:
@@ -111,9 +115,17 @@ class OutputParser:
 
     # ------------------------------------------------------------------------------------------ input
     def feed(self, ids: Sequence[int], logprobs: Sequence[LogprobRow] | None = None) -> list[Event]:
+        if self._quick is not None and logprobs is None and len(ids) == 1:
+            token = ids[0]
+            text = self._plain[token] if token < len(self._plain) else None
+            if text is not None and self._stop.firsts.isdisjoint(text):
+                self.tokens += 1
+                if self._quick is ReasoningDelta:
+                    self.reasoning_tokens += 1
+                return [self._quick(text)]
         taken = 0
         for token in ids:
-            if self._stop.matched is not None:
+            if self.stopped is not None:
                 break
             taken += 1
             thinking = self._mode == "reasoning"
@@ -130,7 +142,7 @@ class OutputParser:
 
     def feed_text(self, text: str) -> list[Event]:
         """Text in place of ids, cut anywhere."""
-        if text and self._stop.matched is None:
+        if text and self.stopped is None:
             self._text(text)
         return self._take()
 
@@ -140,7 +152,7 @@ class OutputParser:
         if self._finished:
             return []
         self._finished = True
-        if self._stop.matched is None:
+        if self.stopped is None:
             self._text(self._detokenizer.finish(), last=True)
             if self._mode == "tools":
                 rest = self._tools.finish(truncated=truncated)
@@ -167,7 +179,7 @@ class OutputParser:
             match = look.find(text, at)
             end = match.start() if match else len(text) if last else look.held_from(text, at)
             rest = self._route(text[at:end]) if end > at else None
-            if self._stop.matched is not None:
+            if self.stopped is not None:
                 return
             if rest is not None:  # tools are over, in the middle of this piece
                 self._mode = "content"
@@ -222,6 +234,7 @@ class OutputParser:
         if safe:
             self._events.append(ContentDelta(safe))
         if self._stop.matched is not None and text:
+            self.stopped = self._stop.matched
             self._events.append(StopMatched(self._stop.matched))
 
     def _unseparated(self, text: str) -> None:
@@ -243,9 +256,31 @@ class OutputParser:
 
     def _take(self) -> list[Event]:
         events, self._events = self._events, []
+        self._quick = self._settled()
         return events
 
+    def _settled(self) -> Callable[[str], Event] | None:
+        if self._held or self._detokenizer.pending or self.stopped is not None or self._finished:
+            return None
+        if self._mode == "content":
+            free = self._blank is None and not self._clean_content.held and not self._stop.held
+            return ContentDelta if free else None
+        if self._mode == "tools":
+            return self._tools.plain()
+        return ReasoningDelta if self._separate and not self._clean_reasoning.held else None
 
+
+def plain_texts(checkpoint: Checkpoint) -> list[str | None]:
+    """By id: the text of a token that is whole characters, none of which a marker begins with; None for the others. Made
+    once."""
+    table = _PLAIN.get(checkpoint)
+    if table is None:
+        texts = token_texts(checkpoint).text
+        table = _PLAIN[checkpoint] = [text if text and not _ALL.firsts(text) else None for text in texts]
+    return table
+
+
+_PLAIN: Final[WeakKeyDictionary[Checkpoint, list[str | None]]] = WeakKeyDictionary()
 _TEXTS: Final[WeakKeyDictionary[Checkpoint, TokenTexts]] = WeakKeyDictionary()
 
 

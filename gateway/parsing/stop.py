@@ -13,8 +13,9 @@ class StopStrings:
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(dict.fromkeys(s for s in stops if s))
         self._longest = max(map(len, self._stops), default=0)
-        self._firsts = frozenset(s[0] for s in self._stops)
-        self._held = ""
+        self.firsts = frozenset(s[0] for s in self._stops)
+        """The characters that a stop string may begin with."""
+        self.held = ""
         self.matched: str | None = None
 
     def feed(self, text: str) -> str:
@@ -23,24 +24,24 @@ class StopStrings:
             return ""
         if not self._stops:
             return text
-        text = self._held + text
+        text = self.held + text
         found = [(at + len(s), at, s) for s in self._stops if (at := text.find(s)) >= 0]
         if found:
             _, at, self.matched = min(found)
-            self._held = ""
+            self.held = ""
             return text[:at]
         keep = self._beginning(text)
-        self._held = text[keep:]
+        self.held = text[keep:]
         return text[:keep]
 
     def flush(self) -> str:
         """What was held back: something else than content comes next, or nothing more."""
-        held, self._held = self._held, ""
+        held, self.held = self.held, ""
         return held
 
     def _beginning(self, text: str) -> int:
         """Where the longest possible beginning of a stop string starts, at the end of `text`."""
         for i in range(max(0, len(text) - self._longest + 1), len(text)):
-            if text[i] in self._firsts and any(s.startswith(text[i:]) for s in self._stops):
+            if text[i] in self.firsts and any(s.startswith(text[i:]) for s in self._stops):
                 return i
         return len(text)

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from gateway.parsing.events import Event, ToolCallArguments, ToolCallStart
 from gateway.parsing.schema import ANY, Schema
-from gateway.parsing.values import Value
+from gateway.parsing.values import Value, to_json
 
 _INVOKE: Final = re.compile(r"""\s*<?invoke\s+name\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]*))\s*>""")
 _INVOKE_BEGUN: Final = re.compile(r"""\s*<?invoke\s+\S?""")
@@ -67,6 +67,17 @@ class ToolCallParser:
         """Words between members were counted since the last N."""
         self.calls = 0
         self.errors = 0
+
+    def plain(self) -> Callable[[str], Event] | None:
+        """What makes the event of the next piece of text, while that can only be more of a string argument that is being
+        written; None elsewhere."""
+        if self._tag is not None or self._skipping or self._orphan is not None or not self._stack:
+            return None
+        top = self._stack[-1]
+        if top.form != "string" or top.write is None or not top.written:
+            return None
+        index = self.calls - 1
+        return lambda text: ToolCallArguments(index, to_json(text)[1:-1])
 
     # ------------------------------------------------------------------------------------------ input
     def marker(self) -> str:

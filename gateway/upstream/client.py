@@ -1,8 +1,7 @@
 """The engine's client: one POST per generation, replies handed over as they arrive.
 
 `open()` returns once the engine has answered its status line, so that a refusal is an exception and never a stream.
-Iterating a `GenerationStream` gives lists: everything that one read brought. Closing it before the end closes the
-connection, and the engine aborts the request, during prefill too.
+Closing the stream (stream.py) before its end closes the connection, and the engine aborts the request, during prefill too.
 
 Resending: a 409 `missing_media` is answered with all rows, once, to the same engine. A connection that broke before any
 byte of the answer came is tried once more (an idle pooled connection may have been closed by the engine).
@@ -14,9 +13,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import ssl
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import aiohttp
 import orjson
@@ -24,31 +23,20 @@ import orjson
 from engine.wire import (
     CONTENT_TYPE,
     ROUTE,
-    BadReply,
     GenerateRequest,
     Item,
-    Reply,
     ReplyReader,
     encode_request,
 )
 from gateway.errors import ApiError
 from gateway.metrics import Metrics, child
-from gateway.observability.tracing import NO_SPAN, EngineSpan
 from gateway.upstream.http import Answer, ConnectTimeout, HttpError, HttpPool
 from gateway.upstream.settings import UpstreamSettings
 from gateway.upstream.stock import STOCK_ROUTE, StockReader, encode_stock
+from gateway.upstream.stream import EngineTimeout, GenerationStream, Phase
 
 MAX_REFUSAL_BYTES: Final = 64 << 10
 Buffers = list[bytes | memoryview]
-Phase = Literal["connect", "accept", "silence", "first_token", "token", "total"]
-PHASES: Final[Mapping[Phase, tuple[str, str]]] = {
-    "connect": ("took no connection", "connect_timeout_s"),
-    "accept": ("did not accept the request", "accept_timeout_s"),
-    "silence": ("sent nothing, not even a keep-alive,", "idle_timeout_s"),
-    "first_token": ("gave no first token", "first_token_timeout_s"),
-    "token": ("gave no next token", "token_timeout_s"),
-    "total": ("did not finish the answer", "total_timeout_s"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,15 +220,6 @@ class EngineClient:
         child(self._metrics.upstream_requests, self.name, status).inc()
 
 
-class EngineTimeout(ApiError):
-    """The engine took too long in one phase of a request; the message names it, its limit and the setting."""
-
-    def __init__(self, phase: Phase, limit_s: float) -> None:
-        what, setting = PHASES[phase]
-        super().__init__("engine_timeout", f"the engine {what} within {limit_s:g} s (upstream.{setting})")
-        self.phase = phase
-
-
 class EngineUnreachable(ApiError):
     """Nothing reached the engine's scheduler: another engine may be tried."""
 
@@ -248,103 +227,6 @@ class EngineUnreachable(ApiError):
         super().__init__("engine_unavailable", message)
         self.refused = refused
         """Nothing listens there: the engine is gone, or not yet up."""
-
-
-class GenerationStream:
-    """The replies of one request. Iterate, then `aclose()`; both ends are safe to call twice."""
-
-    def __init__(
-        self,
-        client: EngineClient,
-        rid: str,
-        response: Answer,
-        reader: ReplyReader | StockReader,
-        times: UpstreamSettings,
-        began: float,
-        until: float,
-    ) -> None:
-        """Loop times: `began`, at which the request was sent to this engine; `until`, at which the whole answer must be there."""
-        self.client = client
-        self.rid = rid
-        self._response = response
-        self._reader = reader
-        self._times = times
-        self._clock = asyncio.get_running_loop().time
-        self._first_until = began + times.first_token_timeout_s
-        self.until = until
-        self.on_first_token: Callable[[], None] | None = None
-        self.on_success: Callable[[], None] | None = None
-        """The answer came to its end. Acceptance is no success: an engine may take everything and finish nothing."""
-        self.on_failure: Callable[[], None] | None = None
-        self.on_close: Callable[[], None] | None = None
-        self.span: EngineSpan = NO_SPAN
-        self.began = False
-        self.tokens_seen = False
-        """Set by the reader of the replies: the request can no longer be moved to another engine."""
-
-    async def batches(self) -> AsyncIterator[list[Reply]]:
-        """Yields every reply that has arrived, in lists. Raises ApiError when the engine breaks off or takes too long."""
-        response = self._response
-        response.deadline = min(self._first_until, self.until)
-        try:
-            async for data in response.pieces():
-                if replies := self._reader.feed(data):
-                    if not self.began:
-                        self.began = True
-                        self.span.first_token()
-                        if self.on_first_token is not None:
-                            self.on_first_token()
-                    yield replies
-                    if self._reader.ended:
-                        break
-                    # From when the reader is back, however slow it is.
-                    response.deadline = min(self._clock() + self._times.token_timeout_s, self.until)
-                if self._clock() >= response.deadline:  # a stream of keep-alives, or one that never ends
-                    raise TimeoutError
-            self._reader.finish()
-            # The chunked body's last bytes let the connection go back to the pool; mostly they are here already.
-            response.settle()
-            if self.on_success is not None:
-                self.on_success()
-        except BadReply:
-            self.broke()
-            raise ApiError("engine_error", "the engine's answer broke off or was not understood") from None
-        except TimeoutError:
-            if not self._reader.ended:
-                self.broke()
-                raise self._late() from None
-        except OSError:
-            if not self._reader.ended:
-                self.broke()
-                raise ApiError("engine_error", "the connection to the engine broke during the answer") from None
-
-    def broke(self) -> None:
-        """The engine failed this answer. Before the first token the request may move, and who moves it counts the failure."""
-        if self.tokens_seen and self.on_failure is not None:
-            self.on_failure()
-
-    def _late(self) -> EngineTimeout:
-        """Which limit it was."""
-        now, times = self._clock(), self._times
-        if now >= self.until:
-            return EngineTimeout("total", times.total_timeout_s)
-        if now >= self._response.deadline:
-            if self.began:
-                return EngineTimeout("token", times.token_timeout_s)
-            return EngineTimeout("first_token", times.first_token_timeout_s)
-        return EngineTimeout("silence", self.client.silence_s)
-
-    @property
-    def finished(self) -> bool:
-        return self._reader.ended
-
-    def close(self) -> None:
-        """Ends the connection unless the answer was read to its end; the engine then aborts the request."""
-        self._response.close()
-        self.span.end(None if self.finished else "aborted")
-        if self.on_close is not None:
-            self.on_close()
-            self.on_close = None
 
 
 def _load(loads: Any) -> float | None:
@@ -364,12 +246,15 @@ def _bare(item: Item) -> Item:
 
 async def _body(response: Answer) -> Mapping[str, Any]:
     """The JSON object of a refusal, or an empty one."""
-    raw = b""
+    raw = bytearray()
+
+    def take(piece: bytes) -> bool:
+        raw.extend(piece)
+        return len(raw) <= MAX_REFUSAL_BYTES
+
     try:
-        async for piece in response.pieces():
-            raw += piece
-            if len(raw) > MAX_REFUSAL_BYTES:
-                return {}
+        if not await response.deliver(take):
+            return {}
         body = orjson.loads(raw)
     except (OSError, TimeoutError, orjson.JSONDecodeError):
         return {}

@@ -1,5 +1,6 @@
 """HTTP/1.1 for the engine's data path: one POST, its head, its body as it arrives. About a fifth of a general client's
-cost per request, and everything that has arrived is handed over at once.
+cost per request, and everything that has arrived is handed over at once: to a waiting reader within the very callback that
+brought it, without a future, a task switch and a timer for each piece.
 
 A connection is used by one response at a time; read to its end it goes back to the pool, else it is cut, which tells the
 engine to abort. No redirects, no cookies, no proxies. Parsing is httptools (llhttp), as in the server.
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import inf
 from typing import Any, Final, cast
 from urllib.parse import urlsplit
@@ -22,6 +23,16 @@ PIECE_BYTES: Final = 64 << 10
 """About this much is handed over at once, so that parsing it does not hold the event loop for long."""
 SLICE_BYTES: Final = 256 << 10
 MAX_HEAD_BYTES: Final = 256 << 10
+CLOCK_S: Final = 0.001
+"""What a timer may be early by: the loop's clock counts milliseconds."""
+Take = Callable[[bytes], bool]
+"""Takes a piece of the body. False: no more for now."""
+Deadline = Callable[[], float]
+"""Loop time at which waiting ends, whatever comes before; asked when a timer rings, not for each piece."""
+
+
+def never() -> float:
+    return inf
 
 
 class HttpError(OSError):
@@ -53,7 +64,12 @@ class _Connection(asyncio.Protocol):
         self.size = self._head_size = 0
         self.received = self.head = self.complete = self.keep = self._paused = False
         self.error: HttpError | None = None
-        self._waiter: asyncio.Future[None] | None = None
+        self._waiter: asyncio.Future[bool] | None = None
+        self._take: Take | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._deadline: Deadline = never
+        self._rings = inf
+        self._heard = self._silence_s = 0.0
 
     # ------------------------------------------------------------------------------------- transport
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -68,7 +84,18 @@ class _Connection(asyncio.Protocol):
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade, HttpError):
             self._fail(HttpError("the answer is no HTTP"))
-        self._wake()
+        if self._take is None or not self.chunks or self.size > PIECE_BYTES or self.complete or self.error is not None:
+            self._wake()
+        elif self._waiter is not None and not self._waiter.done():
+            self._heard = self.loop.time()
+            self._hand_over(self._take, self._waiter)
+
+    def _hand_over(self, take: Take, waiter: asyncio.Future[bool]) -> None:
+        try:
+            if not take(self.take()):
+                waiter.set_result(False)
+        except Exception as e:
+            waiter.set_exception(e)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
@@ -134,15 +161,45 @@ class _Connection(asyncio.Protocol):
                 transport.write(view[start : start + SLICE_BYTES])
                 await asyncio.sleep(0)  # other streams' turn: the socket may take megabytes without a pause
 
-    async def wait(self, timeout_s: float) -> None:
-        """Until something has come. Raises TimeoutError."""
-        self._waiter = self.loop.create_future()
-        timer = self.loop.call_later(timeout_s, _expire, self._waiter)
+    async def wait(self, silence_s: float, take: Take | None = None, deadline: Deadline = never) -> bool:
+        """Until there is something to look at: True. Bytes that arrive meanwhile go to `take` at once, as long as it is a
+        piece that was expected; False: it wants no more for now. Raises TimeoutError after `silence_s` without a byte and at
+        the deadline, and what `take` raises."""
+        self._waiter, self._take = self.loop.create_future(), take
+        self._heard, self._silence_s, self._deadline = self.loop.time(), silence_s, deadline
+        self._arm()
         try:
-            await self._waiter
+            return await self._waiter
         finally:
-            timer.cancel()
-            self._waiter = None
+            if self._waiter.done() and not self._waiter.cancelled():
+                self._waiter.exception()  # seen, also by a reader that was cancelled meanwhile
+            self._disarm()
+            self._waiter, self._take, self._deadline = None, None, never
+
+    def look_again(self) -> None:
+        """The deadline has come nearer."""
+        if self._timer is not None and self._deadline() < self._rings:
+            self._disarm()
+            self._arm()
+
+    def _arm(self) -> None:
+        """One timer per wait: it looks again when bytes have come since, or the deadline has moved."""
+        self._rings = min(self._heard + self._silence_s, self._deadline())
+        self._timer = self.loop.call_at(self._rings + CLOCK_S, self._look)
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look(self) -> None:
+        self._timer = None
+        if self._waiter is None or self._waiter.done():
+            return
+        if self.loop.time() < min(self._heard + self._silence_s, self._deadline()):
+            self._arm()
+        else:
+            self._waiter.set_exception(TimeoutError("the engine fell silent"))
 
     def take(self) -> bytes:
         if len(self.chunks) == 1 or self.size <= PIECE_BYTES:
@@ -175,12 +232,7 @@ class _Connection(asyncio.Protocol):
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-
-def _expire(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_exception(TimeoutError("the engine fell silent"))
+            self._waiter.set_result(True)
 
 
 class Answer:
@@ -192,15 +244,21 @@ class Answer:
         self._pool = pool
         self._connection: _Connection | None = connection
         self._silence_s = silence_s
-        self.deadline = inf
-        """Loop time; `pieces` waits no longer than that, whatever came before."""
 
-    async def pieces(self) -> AsyncIterator[bytes]:
-        """What has arrived, each time. Raises HttpError, or TimeoutError after `silence_s` without a byte or at `deadline`."""
+    def look_again(self) -> None:
+        """The deadline has come nearer."""
+        if self._connection is not None:
+            self._connection.look_again()
+
+    async def deliver(self, take: Take, deadline: Deadline = never) -> bool:
+        """Gives `take` what arrives, in order: True when the body has ended, False when `take` wants no more for now.
+        Raises HttpError, TimeoutError after `silence_s` without a byte or at `deadline()`, which may move, and what `take`
+        raises."""
         connection = self._connection
         while connection is not None:
             if connection.chunks:
-                yield connection.take()
+                if not take(connection.take()):
+                    return False
                 if connection.chunks:
                     await asyncio.sleep(0)  # other streams' turn
             elif connection.error is not None:
@@ -208,9 +266,10 @@ class Answer:
             elif connection.complete:
                 self._connection = None
                 self._pool.give(connection)
-                return
-            else:
-                await connection.wait(min(self._silence_s, self.deadline - connection.loop.time()))
+                return True
+            elif not await connection.wait(self._silence_s, take, deadline):
+                return False
+        return True
 
     def settle(self) -> None:
         """After the caller's last piece: gives the connection back if the body's end has come already."""

@@ -339,8 +339,11 @@ static int matrix_of(const AVFrame *f) {
   }
 }
 
-/* The frame received last as RGB, its colour matrix and range honoured, its size kept. */
-int catalejo_video_rgb(struct catalejo_video *v, uint8_t *out, int64_t stride) {
+/* Rows `first` to `first + count` of the frame received last as RGB, its colour matrix and range honoured, its size kept:
+ * all rows, or one group after the other from the top, of an even size but for the last. `written`: `count`, or fewer when
+ * the rows of this pixel format need those below; then only all rows can be had. */
+int catalejo_video_rgb(struct catalejo_video *v, uint8_t *out, int64_t stride, int first, int count,
+                       int *written) {
   const AVFrame *f = v->frame;
   int matrix = matrix_of(f), format = f->format, full = f->color_range == AVCOL_RANGE_JPEG;
   switch (format) { /* the J formats are plain formats with full range */
@@ -367,9 +370,18 @@ int catalejo_video_rgb(struct catalejo_video *v, uint8_t *out, int64_t stride) {
     v->scaler_range = full;
   }
   if (stride > INT_MAX) return NO_MEMORY;
-  uint8_t *planes[4] = {out, NULL, NULL, NULL};
+  *written = 0;
+  if (count != f->height && (format != AV_PIX_FMT_YUV420P || first % 2)) return OK;
+  /* The library adds first * stride to where it writes, and nothing to where it reads. */
+  uint8_t *planes[4] = {(uint8_t *)((uintptr_t)out - (uintptr_t)(first * stride)), NULL, NULL, NULL};
   int strides[4] = {(int)stride, 0, 0, 0};
-  int rows = sws_scale(v->scaler, (const uint8_t *const *)f->data, f->linesize, 0, f->height, planes, strides);
+  const uint8_t *from[4] = {f->data[0], f->data[1], f->data[2], f->data[3]};
+  if (first > 0) {
+    from[0] += (ptrdiff_t)first * f->linesize[0];
+    for (int i = 1; i < 3; i++) from[i] += (ptrdiff_t)(first / 2) * f->linesize[i];
+  }
+  int rows = sws_scale(v->scaler, from, f->linesize, first, count, planes, strides);
   if (rows < 0) return status_of(v, rows);
-  return rows == f->height ? OK : CORRUPT;
+  *written = rows;
+  return OK;
 }

@@ -183,7 +183,7 @@ mod tests {
         {
             assert_eq!(decode(url.as_bytes(), 4).expect(url).1, b"hi>?", "{url}");
         }
-        assert_eq!(decode("data:;base64,", 4).expect("empty").1, b"");
+        assert_eq!(decode(b"data:;base64,", 4).expect("empty").1, b"");
         for (url, code) in [
             ("http://x", Code::BadDataUrl),
             ("data:image/png;base64", Code::BadDataUrl),

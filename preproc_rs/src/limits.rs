@@ -82,5 +82,7 @@ pub const VIDEO_MAX_ALLOC: usize = 256 << 20;
 pub const VIDEO_PROBE_BYTES: i64 = 2 << 20;
 pub const VIDEO_PROBE_PACKETS: i32 = 500;
 pub const VIDEO_MAX_STREAMS: i32 = 32;
+/// Rows of a frame converted to RGB at once.
+pub const VIDEO_GROUP_ROWS: usize = 32;
 /// Threads of one video decode.
 pub const VIDEO_MAX_THREADS: u32 = 16;

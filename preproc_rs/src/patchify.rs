@@ -33,6 +33,9 @@ impl Rows {
     }
 }
 
+/// How many patches before it is written a row is fetched into the cache.
+const AHEAD: usize = 2;
+
 /// Patch rows of one picture or video under construction.
 pub struct Patches {
     pub data: Buffer,
@@ -95,7 +98,11 @@ impl Patches {
         let row_bytes = times * PATCH_VALUES * value_bytes;
         let first = k * gh * gw + gy / MERGE * MERGE * gw + gy % MERGE * MERGE;
         for gx in 0..gw {
-            let patch = first + gx / MERGE * MERGE * MERGE + gx % MERGE;
+            let at = |gx: usize| first + gx / MERGE * MERGE * MERGE + gx % MERGE;
+            if gx + AHEAD < gw {
+                fetch_ahead(&self.data, at(gx + AHEAD) * row_bytes, row_bytes);
+            }
+            let patch = at(gx);
             let row = &mut self.data[patch * row_bytes..(patch + 1) * row_bytes];
             for (c, channel) in row.chunks_exact_mut(times * PATCH * PATCH * value_bytes).enumerate() {
                 let lines = self.band[c * PATCH * width..][..PATCH * width].chunks_exact(width);
@@ -159,6 +166,19 @@ pub fn table() -> [[f32; 256]; 3] {
         }
     }
     table
+}
+
+/// Asks for the cache lines of `data[start..start + length]`: rows are too far apart for the CPU to guess the next, and
+/// stores that miss the cache wait for it.
+fn fetch_ahead(data: &[u8], start: usize, length: usize) {
+    #[cfg(target_arch = "x86_64")]
+    for line in data[start..start + length].chunks(64) {
+        use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
+        // SAFETY: a hint; the address lies inside `data`.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (data, start, length);
 }
 
 /// RGB RGB ... to RR.. GG.. BB..

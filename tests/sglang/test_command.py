@@ -115,3 +115,27 @@ def test_a_cache_that_would_lose_index_keys_is_refused_by_name(
 
 def test_hicache_is_no_conflict() -> None:
     assert cli.conflict(["--enable-hierarchical-cache", "--hicache-ratio", "2"]) is None
+
+
+SMI = """#!/bin/sh
+echo "0, GPU-11aa, NVIDIA H200, 143771, 9.0"
+echo "1, GPU-22bb, NVIDIA H200, 143771, 9.0"
+"""
+
+
+@pytest.mark.parametrize(
+    ("visible", "count"),
+    [(None, 2), ("0,1", 2), ("1", 1), ("GPU-22", 1), ("1, GPU-11aa", 2), ("", 0), ("-1", 0), ("0,7,1", 1)],
+)
+def test_gpus_are_those_that_cuda_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, visible: str | None, count: int
+) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(SMI)
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert command.visible_gpus() == (Gpus(count, "NVIDIA H200", 140, "9.0") if count else Gpus(0))

@@ -129,16 +129,22 @@ def kernel(name: str, start: float, duration: float, category: str = "kernel") -
     return {"ph": "X", "cat": category, "name": name, "ts": start, "dur": duration}
 
 
-def test_a_trace_gives_attention_per_layer_and_counts_overlap_once(tmp_path: Path) -> None:
-    layer = [("_decode_score_paged_kernel", 0, 10), ("_gqa_share_sparse_decode_kernel", 8, 6), ("gemm", 14, 30)]
+def test_a_trace_gives_attention_per_layer_of_its_kind_and_counts_overlap_once(tmp_path: Path) -> None:
+    layer = [("_decode_score_kernel", 0, 10), ("_gqa_share_sparse_decode_kernel", 8, 6), ("gemm", 14, 30)]
     events = [kernel(name, 100 * i + start, duration) for i in range(3) for name, start, duration in layer]
+    events += [
+        kernel("_flash_attn_fwd_with_block_score_kernel", 400, 70),
+        kernel("_gqa_share_sparse_fwd_kernel", 480, 20),
+    ]
     events.append(kernel("cpu_op", 0, 1000, "cpu_op"))
-    (tmp_path / "a.trace.json").write_text(json.dumps({"traceEvents": events}))
-    found = serving_profile.read(tmp_path)
-    assert found is not None
-    assert (found["layers_seen"], found["attention_us"], found["rest_us"]) == (3, 14, 30)
+    (tmp_path / "a.trace.json").write_text(json.dumps({"traceEvents": events[::-1]}))
+    found = {kind: serving_profile.read(tmp_path, kind) for kind in ("decode", "extend")}
+    assert {kind: (one["layers_seen"], one["attention_us"]) for kind, one in found.items() if one} == {
+        "decode": (3, 14),
+        "extend": (1, 90),
+    }
     (tmp_path / "a.trace.json").write_text('{"traceEvents": [')
-    assert serving_profile.read(tmp_path) is None
+    assert serving_profile.read(tmp_path, "decode") is None
 
 
 @pytest.mark.parametrize(

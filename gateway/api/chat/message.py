@@ -70,10 +70,14 @@ class _Gathered:
 async def whole_answer(run: Run, style: ChunkStyle) -> dict[str, Any]:
     """Closes the run on every path."""
     gathered = [_Gathered() for _ in run.choices]
+
+    def take(updates: list[Update]) -> bool:
+        for update in updates:
+            gathered[update.index].take(update, style)
+        return True
+
     try:
-        async for updates in run.updates():
-            for update in updates:
-                gathered[update.index].take(update, style)
+        await run.deliver(take)
     finally:
         await run.aclose()
     choices = [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
@@ -34,7 +36,7 @@ async def chat_completions(request: Request) -> Response:
     if asked.stream:
         run = await while_connected(request.receive, chat.open(asked, size, context))
         writer = ChunkWriter(chat.style(asked, run), len(run.choices))
-        return event_stream(writer.events(run), [run], context, services)
+        return event_stream(partial(writer.write, run), [run], context, services)
 
     async def work() -> Response:
         run = await chat.open(asked, size, context)

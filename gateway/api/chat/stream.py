@@ -7,7 +7,7 @@ engine's stream brought is returned as one piece of bytes.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,29 +67,33 @@ class ChunkWriter:
         for i, choice in enumerate(self._choices):
             choice.prefix = b"data: " + head + b',"choices":[{"index":%d,"delta":' % i
 
-    async def events(self, run: Run) -> AsyncIterator[bytes]:
+    async def write(self, run: Run, client: sse.Client) -> None:
         """The whole stream, [DONE] included. Closes the run on every path."""
+
+        def take(updates: list[Update]) -> bool:
+            if not self._head:
+                self._begin(run)
+            tail = self._usage_tail(run) if self._style.continuous_usage else b"}\n\n"
+            out: list[bytes] = []
+            for update in updates:
+                self._update(update, tail, out)
+            return client.write(b"".join(out)) if out else True
+
         try:
-            async for updates in run.updates():
-                if not self._head:
-                    self._begin(run)
-                tail = self._usage_tail(run) if self._style.continuous_usage else b"}\n\n"
-                if data := b"".join([piece for update in updates for piece in self._update(update, tail)]):
-                    yield data
+            await run.deliver(take, client.ready)
             if self._style.include_usage:
                 usage = orjson.dumps(usage_of(run))
-                yield b"data: " + self._head + b',"choices":[],"usage":' + usage + b"}\n\n" + sse.DONE
+                client.write(b"data: " + self._head + b',"choices":[],"usage":' + usage + b"}\n\n" + sse.DONE)
             else:
-                yield sse.DONE
+                client.write(sse.DONE)
         finally:
             await run.aclose()
 
     def _usage_tail(self, run: Run) -> bytes:
         return b',"usage":' + orjson.dumps(usage_of(run)) + b"}\n\n"
 
-    def _update(self, update: Update, tail: bytes) -> list[bytes]:
+    def _update(self, update: Update, tail: bytes, out: list[bytes]) -> None:
         choice = self._choices[update.index]
-        out: list[bytes] = []
         for event in update.events:
             match event:
                 case ContentDelta(text):
@@ -115,14 +119,14 @@ class ChunkWriter:
                     continue
             if not choice.started:
                 self._role(choice, out, tail, isinstance(event, ContentDelta))
-            out.append(choice.prefix + delta + self._logprobs(choice) + b',"finish_reason":null}]' + tail)
+            logprobs = self._logprobs(choice) if choice.rows else b',"logprobs":null'
+            out.append(b'%b%b%b,"finish_reason":null}]%b' % (choice.prefix, delta, logprobs, tail))
         if update.finish is not None:
             if not choice.started:
                 self._role(choice, out, tail, text=True)
             reason = self._style.finish_name(update, choice.saw_call)
             ending = b',"finish_reason":' + orjson.dumps(reason) + b"}]" + tail
             out.append(choice.prefix + b"{}" + self._logprobs(choice) + ending)
-        return out
 
     def _role(self, choice: _Choice, out: list[bytes], tail: bytes, text: bool) -> None:
         choice.started = True

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import aclosing
+from collections.abc import Iterator
 from typing import Any
 
 from fastapi import APIRouter
@@ -15,7 +14,7 @@ from gateway.api import sse
 from gateway.api.body import read_body, require_json
 from gateway.api.completions.answer import ChoiceWriter, join_logprobs, usage_of_all
 from gateway.api.completions.protocol import CompletionRequest
-from gateway.api.completions.serving import ROUTE, merged
+from gateway.api.completions.serving import ROUTE, deliver_all
 from gateway.api.context import context_of
 from gateway.api.disconnect import while_connected
 from gateway.api.generation.run import Run, Update
@@ -40,7 +39,11 @@ async def completions(request: Request) -> Response:
     head = service.head()
     if asked.stream:
         runs, writers = await while_connected(request.receive, service.open(asked, size, context))
-        return event_stream(_events(asked, head, runs, writers), runs, context, services)
+
+        async def produce(client: sse.Client) -> None:
+            await _write(asked, head, runs, writers, client)
+
+        return event_stream(produce, runs, context, services)
 
     async def work() -> Response:
         runs, writers = await service.open(asked, size, context)
@@ -76,14 +79,17 @@ async def _whole(
     texts: list[list[str]] = [[] for _ in writers]
     logprobs: list[list[dict[str, Any] | None]] = [[] for _ in writers]
     finishes: list[str | None] = [None] * len(writers)
+
+    def take(updates: list[Update]) -> bool:
+        for update in updates:
+            text, rows = writers[update.index].take(update)
+            texts[update.index].append(text)
+            logprobs[update.index].append(rows)
+            finishes[update.index] = update.finish
+        return True
+
     try:
-        async with aclosing(merged(runs, asked.n or 1)) as batches:
-            async for updates in batches:
-                for update in updates:
-                    text, rows = writers[update.index].take(update)
-                    texts[update.index].append(text)
-                    logprobs[update.index].append(rows)
-                    finishes[update.index] = update.finish
+        await deliver_all(runs, asked.n or 1, take)
     finally:
         await _close(runs)
     choices = [
@@ -93,18 +99,23 @@ async def _whole(
     return {**head, "model": runs[0].opened.told, "choices": choices, "usage": usage_of_all(runs)}
 
 
-async def _events(
-    asked: CompletionRequest, head: dict[str, Any], runs: list[Run], writers: list[ChoiceWriter]
-) -> AsyncIterator[bytes]:
+async def _write(
+    asked: CompletionRequest,
+    head: dict[str, Any],
+    runs: list[Run],
+    writers: list[ChoiceWriter],
+    client: sse.Client,
+) -> None:
+    def take(updates: list[Update]) -> bool:
+        data = b"".join(_chunks(asked, head, runs, writers, updates))
+        return client.write(data) if data else True
+
     try:
-        async with aclosing(merged(runs, asked.n or 1)) as batches:
-            async for updates in batches:
-                if data := b"".join(_chunks(asked, head, runs, writers, updates)):
-                    yield data
+        await deliver_all(runs, asked.n or 1, take, client.ready)
         if asked.include_usage:
             last = {**head, "model": runs[0].opened.told, "choices": [], "usage": usage_of_all(runs)}
-            yield sse.event(last) + sse.DONE
+            client.write(sse.event(last) + sse.DONE)
         else:
-            yield sse.DONE
+            client.write(sse.DONE)
     finally:
         await _close(runs)

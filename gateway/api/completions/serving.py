@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from time import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,7 +18,7 @@ from gateway.api.context import RequestContext
 from gateway.api.generation.fields import check_unknown
 from gateway.api.generation.formats import response_format_of
 from gateway.api.generation.plan import Plan
-from gateway.api.generation.run import Run, Update
+from gateway.api.generation.run import Run, Take, Update, at_once
 from gateway.api.generation.sampling import priority_of, sampling_of
 from gateway.api.generation.served import ServedModel
 from gateway.api.generation.service import GenerationService
@@ -120,35 +121,24 @@ class CompletionService(GenerationService):
         )
 
 
-async def merged(runs: list[Run], per_run: int) -> AsyncGenerator[list[Update], None]:
-    """Updates of all runs as they come, their indices shifted to the answer's. The first failure ends it."""
+async def deliver_all(
+    runs: Sequence[Run], per_run: int, take: Take, ready: Callable[[], Awaitable[None]] = at_once
+) -> None:
+    """Run.deliver of all runs as they come, indices shifted to the answer's. The first failure ends it."""
     if len(runs) == 1:
-        async for updates in runs[0].updates():
-            yield updates
+        await runs[0].deliver(take, ready)
         return
-    queue: asyncio.Queue[list[Update] | BaseException | None] = asyncio.Queue(maxsize=len(runs))
 
-    async def pump(run: Run, shift: int) -> None:
-        try:
-            async for updates in run.updates():
-                for update in updates:
-                    update.index += shift
-                await queue.put(updates)
-            await queue.put(None)
-        except ApiError as e:
-            await queue.put(e)
+    def shifted(shift: int, updates: list[Update]) -> bool:
+        for update in updates:
+            update.index += shift
+        return take(updates)
 
-    tasks = [asyncio.create_task(pump(run, i * per_run)) for i, run in enumerate(runs)]
+    tasks = [asyncio.create_task(run.deliver(partial(shifted, i * per_run), ready)) for i, run in enumerate(runs)]
     try:
-        open_runs = len(runs)
-        while open_runs:
-            item = await queue.get()
-            if isinstance(item, BaseException):
-                raise item
-            if item is None:
-                open_runs -= 1
-            else:
-                yield item
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        for task in done:
+            task.result()
     finally:
         for task in tasks:
             task.cancel()

@@ -1,25 +1,27 @@
 """One generation that the engine has accepted: its replies become parsed updates and usage.
 
 A `Run` owns the place in admission, the worker's slot and the engine's stream; `aclose()` gives all back and aborts
-the engine request when it is not finished. Streaming and non-streaming answers both come from `updates()`.
+the engine request when it is not finished. Streaming and non-streaming answers both come from `deliver()`.
 
 An engine that breaks off before its first token costs nobody an answer: the request moves to another engine, once per
 engine, or to another model where the name has one. After the first token it never does, since the client has seen part
 of an answer.
 
 Stop strings are matched here, not by the engine: when every choice still open has matched one, the engine is asked to
-abort, and for at most `abort_wait_s` its last lines are awaited, since they hold the true cached_tokens.
+abort. For at most `abort_wait_s` its last lines are awaited, since they hold the true cached_tokens.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from engine.wire import Failure, Finish, Reply, Tokens
@@ -28,7 +30,7 @@ from gateway.errors import ERRORS, ApiError
 from gateway.metrics import Metrics, child
 from gateway.observability.tracing import NO_SPAN
 from gateway.parsing.events import Event, StopMatched
-from gateway.upstream.client import GenerationStream
+from gateway.upstream.stream import GenerationStream
 
 if TYPE_CHECKING:
     from gateway.api.generation.logprobs import TokenTexts
@@ -38,14 +40,21 @@ FinishReason = Literal["stop", "length"]
 MOVABLE: Final = frozenset({"engine_error", "engine_timeout", "engine_unavailable", "overloaded"})
 
 
-@dataclass(slots=True)
-class Update:
+class Update(Struct):
     """What is new in one choice. `finish` is set in its last update."""
 
     index: int
     events: list[Event]
     finish: FinishReason | None = None
     matched: str | int | None = None
+
+
+Take = Callable[[list[Update]], bool]
+"""Takes what is new. False: its reader is slower than the engine."""
+
+
+async def at_once() -> None:
+    """For a reader that is never slower."""
 
 
 @dataclass(slots=True)
@@ -91,6 +100,7 @@ class Run:
         self.choices = [Choice(p) for p in opened.parsers]
         self._stream = opened.stream
         self._open = len(opened.parsers)
+        self._cut = False
         self._model = opened.model
         self._context.notes["model"] = opened.model
         self._gaps = child(self._metrics.itl, opened.model)
@@ -107,12 +117,16 @@ class Run:
     def reasoning_tokens(self) -> int:
         return sum(c.parser.reasoning_tokens for c in self.choices)
 
-    async def updates(self) -> AsyncIterator[list[Update]]:
-        """Everything that one read of the engine's stream brought, in order. Raises ApiError when the engine fails."""
+    async def deliver(self, take: Take, ready: Callable[[], Awaitable[None]] = at_once) -> None:
+        """Gives `take` everything that one read of the engine's stream brought, in order, until the end. When it returns
+        False, it gets nothing more before `ready()` has come back. Raises ApiError when the engine fails."""
         while True:
             try:
-                async for out in self._updates():
-                    yield out
+                while not await self._stream.deliver(partial(self._arrived, take)):
+                    if not self._open:
+                        await self._collect_usage()
+                        return
+                    await ready()
                 return
             except ApiError as e:
                 self._end_span(e.code)
@@ -137,30 +151,26 @@ class Run:
         self._take_over(moved)
         return True
 
-    async def _updates(self) -> AsyncIterator[list[Update]]:
-        async for replies in self._stream.batches():
-            now = perf_counter()
-            if self._first is None:
-                self._first = now
-                child(self._metrics.ttft, self._model).observe(now - self._context.began)
-                self._context.notes.setdefault("ttft_ms", round((now - self._context.began) * 1000, 2))
-            else:
-                self._gaps.observe(now - self._last)
-            self._last = now
-            out: list[Update] = []
-            failure: ApiError | None = None
-            try:
-                for reply in replies:
-                    self._take(reply, out)
-            except ApiError as e:
-                failure = e  # what came before it still goes out
-            if out:
-                yield out
-            if failure is not None:
-                raise failure
-            if not self._open and not self._stream.finished:
-                await self._collect_usage()
-                return
+    def _arrived(self, take: Take, replies: list[Reply]) -> bool:
+        now = perf_counter()
+        if self._first is None:
+            self._first = now
+            child(self._metrics.ttft, self._model).observe(now - self._context.began)
+            self._context.notes.setdefault("ttft_ms", round((now - self._context.began) * 1000, 2))
+        else:
+            self._gaps.observe(now - self._last)
+        self._last = now
+        out: list[Update] = []
+        failure: ApiError | None = None
+        try:
+            for reply in replies:
+                self._take(reply, out)
+        except ApiError as e:
+            failure = e  # what came before it still goes out
+        more = take(out) if out else True
+        if failure is not None:
+            raise failure
+        return more and self._open > 0
 
     def _take(self, reply: Reply, out: list[Update]) -> None:
         match reply:
@@ -171,9 +181,11 @@ class Run:
                     self.cached_tokens = cached
                 if choice.finish is not None:
                     return  # on its way while the stop string was found
-                events = choice.parser.feed(ids, logprobs)
-                choice.completion_tokens = choice.parser.tokens
-                if choice.parser.stopped is not None:
+                parser = choice.parser
+                events = parser.feed(ids, logprobs)
+                choice.completion_tokens = parser.tokens
+                if parser.stopped is not None:
+                    self._cut = True
                     self._finish(index, choice, "stop", [e for e in events if not isinstance(e, StopMatched)], out)
                 elif events:
                     out.append(Update(index, events))
@@ -219,15 +231,19 @@ class Run:
         out.append(Update(index, events, reason, choice.parser.stopped or matched))
 
     async def _collect_usage(self) -> None:
-        await self._stream.client.abort(self._stream.rid, "stop_string")
+        if self._cut:
+            await self._stream.client.abort(self._stream.rid, "stop_string")
         try:
             async with asyncio.timeout(self._abort_wait_s):
-                async for replies in self._stream.batches():
-                    for reply in replies:
-                        if isinstance(reply, Finish) and reply.index == 0:
-                            self.cached_tokens = reply.usage.cached_tokens
+                await self._stream.deliver(self._usage)
         except (TimeoutError, ApiError):
             return  # the answer is complete; only the engine's last word is missing
+
+    def _usage(self, replies: list[Reply]) -> bool:
+        for reply in replies:
+            if isinstance(reply, Finish) and reply.index == 0:
+                self.cached_tokens = reply.usage.cached_tokens
+        return True
 
     def on_close(self, callback: Callable[[], None]) -> None:
         """Called once everything else is given back."""

@@ -16,7 +16,8 @@ from gateway.errors import ApiError
 from gateway.metrics import Metrics, child
 from gateway.routing.router import Router
 from gateway.routing.worker import Worker
-from gateway.upstream.client import EngineUnreachable, GenerationStream
+from gateway.upstream.client import EngineUnreachable
+from gateway.upstream.stream import GenerationStream
 
 T = TypeVar("T")
 LARGE_PROMPT_TOKENS: Final = 65536

@@ -1,9 +1,9 @@
 //! AVX2 form of both passes. Integer arithmetic throughout, so the bytes equal `native`'s.
 //!
-//! Horizontal: 16 source bytes hold 5 RGB pixels; a byte shuffle turns 4 of them into 16-bit pairs
-//! [r0 r1 g0 g1 b0 b1 0 0 | r2 r3 g2 g3 b2 b3 0 0], one multiply-add with [w0 w1 .. | w2 w3 ..] does 4 taps of a pixel.
-//! Up to 4 rows go together so that weights are loaded once. Vertical: two rows are interleaved byte by byte, and one
-//! multiply-add does 2 taps of 8 bytes.
+//! Horizontal: each half of a register is one row. 16 source bytes hold 5 RGB pixels; a byte shuffle turns 2 of them into
+//! 16-bit pairs [r0 r1 g0 g1 b0 b1 0 0], and one multiply-add with [w0 w1 w0 w1 ..] does 2 taps of a pixel in 2 rows. 4 rows
+//! go together so that weights are loaded once. Vertical: two rows are interleaved byte by byte, and one multiply-add
+//! does 2 taps of 8 bytes.
 //!
 //! Rows carry ROW_PAD bytes behind their end: reads may touch them, their values meet weight zero only.
 
@@ -17,10 +17,10 @@ pub fn available() -> bool {
     is_x86_feature_detected!("avx2")
 }
 
-/// Weights of an axis padded with zeros to groups of 4.
+/// Weights of an axis in pairs, as one 32-bit word each; an odd last tap is followed by a zero.
 pub struct Packed {
-    weights: Vec<i16>,
-    /// (first source byte, first group, groups) of each output pixel.
+    pairs: Vec<i32>,
+    /// (first source byte, first pair, pairs) of each output pixel.
     windows: Vec<(u32, u32, u32)>,
     bits: u32,
     /// Source bytes a row must have so that every read stays inside.
@@ -29,28 +29,30 @@ pub struct Packed {
 
 impl Packed {
     pub fn new(taps: &Taps) -> Result<Packed> {
-        let groups: usize = taps.windows.iter().map(|w| w.len.div_ceil(4)).sum();
-        let mut weights: Vec<i16> = try_vec(4 * groups)?;
+        let total = taps.windows.iter().map(|w| w.len.div_ceil(2)).sum();
+        let mut pairs: Vec<i32> = try_vec(total)?;
         let mut windows: Vec<(u32, u32, u32)> = try_vec(taps.windows.len())?;
         let mut reach = 0;
         for window in &taps.windows {
-            let first = weights.len() / 4;
-            weights.extend_from_slice(taps.weights(*window));
-            weights.resize(weights.len().next_multiple_of(4), 0);
-            let n = weights.len() / 4 - first;
+            let first = pairs.len();
+            for pair in taps.weights(*window).chunks(2) {
+                let second = pair.get(1).copied().unwrap_or(0);
+                pairs.push(i32::from(pair[0]) & 0xffff | i32::from(second) << 16);
+            }
+            let n = pairs.len() - first;
             windows.push((3 * window.start as u32, first as u32, n as u32));
-            reach = reach.max(3 * window.start + 12 * (n - 1) + 16);
+            reach = reach.max(3 * window.start + 12 * ((n - 1) / 2) + 16);
         }
-        Ok(Packed { weights, windows, bits: taps.bits, reach })
+        Ok(Packed { pairs, windows, bits: taps.bits, reach })
     }
 }
 
-/// `R` rows at once. Panics when a slice is too short, so that the unsafe part cannot leave it.
-pub fn horizontal<const R: usize>(rows: [&[u8]; R], taps: &Packed, mut out: [&mut [u8]; R]) {
-    assert!(R <= 4 && available());
-    for r in 0..R {
-        assert!(rows[r].len() >= taps.reach, "row of {} bytes, {} needed", rows[r].len(), taps.reach);
-        assert!(out[r].len() > 3 * taps.windows.len(), "output row lacks its padding byte");
+/// 4 rows at once. Panics when a slice is too short, so that the unsafe part cannot leave it.
+pub fn horizontal(rows: [&[u8]; 4], taps: &Packed, mut out: [&mut [u8]; 4]) {
+    assert!(available());
+    for (row, out) in rows.iter().zip(&out) {
+        assert!(row.len() >= taps.reach, "row of {} bytes, {} needed", row.len(), taps.reach);
+        assert!(out.len() > 3 * taps.windows.len(), "output row lacks its padding byte");
     }
     let sources = rows.map(<[u8]>::as_ptr);
     let targets = out.each_mut().map(|o| o.as_mut_ptr());
@@ -60,53 +62,100 @@ pub fn horizontal<const R: usize>(rows: [&[u8]; R], taps: &Packed, mut out: [&mu
 }
 
 #[target_feature(enable = "avx2")]
-unsafe fn horizontal_rows<const R: usize>(rows: [*const u8; R], taps: &Packed, out: [*mut u8; R]) {
+unsafe fn horizontal_rows(rows: [*const u8; 4], taps: &Packed, out: [*mut u8; 4]) {
+    let first_two =
+        _mm256_broadcastsi128_si256(_mm_setr_epi8(0, -1, 3, -1, 1, -1, 4, -1, 2, -1, 5, -1, -1, -1, -1, -1));
+    let next_two =
+        _mm256_broadcastsi128_si256(_mm_setr_epi8(6, -1, 9, -1, 7, -1, 10, -1, 8, -1, 11, -1, -1, -1, -1, -1));
+    let half = _mm256_set1_epi32(1 << (taps.bits - 1));
+    let shift = _mm_cvtsi32_si128(taps.bits as i32);
+    let pairs = taps.pairs.as_ptr();
+    for (i, &(first_byte, first_pair, n)) in taps.windows.iter().enumerate() {
+        let mut acc = [half; 2];
+        let mut source = first_byte as usize;
+        // SAFETY: the `n` pairs of this window lie in `pairs`; source + 16 <= reach for the last two (see Packed::new).
+        unsafe {
+            let load = |r: usize, source: usize| {
+                let low = _mm256_castsi128_si256(_mm_loadu_si128(rows[r].add(source).cast()));
+                _mm256_inserti128_si256(low, _mm_loadu_si128(rows[r + 1].add(source).cast()), 1)
+            };
+            let add = |acc: __m256i, bytes: __m256i, pick: __m256i, weights: __m256i| {
+                _mm256_add_epi32(acc, _mm256_madd_epi16(_mm256_shuffle_epi8(bytes, pick), weights))
+            };
+            let mut w = pairs.add(first_pair as usize);
+            for _ in 0..n / 2 {
+                let (first, next) = (_mm256_set1_epi32(*w), _mm256_set1_epi32(*w.add(1)));
+                let bytes = [load(0, source), load(2, source)];
+                for (acc, bytes) in acc.iter_mut().zip(bytes) {
+                    *acc = add(add(*acc, bytes, first_two, first), bytes, next_two, next);
+                }
+                w = w.add(2);
+                source += 12;
+            }
+            if n % 2 == 1 {
+                let first = _mm256_set1_epi32(*w);
+                for (acc, bytes) in acc.iter_mut().zip([load(0, source), load(2, source)]) {
+                    *acc = add(*acc, bytes, first_two, first);
+                }
+            }
+            let words = _mm256_packs_epi32(_mm256_sra_epi32(acc[0], shift), _mm256_sra_epi32(acc[1], shift));
+            let bytes = _mm256_packus_epi16(words, words);
+            // Halves hold rows 0, 2 and rows 1, 3.
+            let even = _mm256_castsi256_si128(bytes);
+            let odd = _mm256_extracti128_si256(bytes, 1);
+            let pixels = [
+                _mm_cvtsi128_si32(even),
+                _mm_cvtsi128_si32(odd),
+                _mm_extract_epi32(even, 1),
+                _mm_extract_epi32(odd, 1),
+            ];
+            for r in 0..4 {
+                out[r].add(3 * i).cast::<i32>().write_unaligned(pixels[r]);
+            }
+        }
+    }
+}
+
+/// One row, for what 4 do not divide: the halves of a register are two pairs of taps.
+pub fn horizontal_one(row: &[u8], taps: &Packed, out: &mut [u8]) {
+    assert!(available() && row.len() >= taps.reach, "row of {} bytes, {} needed", row.len(), taps.reach);
+    assert!(out.len() > 3 * taps.windows.len(), "output row lacks its padding byte");
+    // SAFETY: AVX2 was detected; reads and writes end where those of `horizontal` do, checked above.
+    unsafe { horizontal_row(row.as_ptr(), taps, out.as_mut_ptr()) }
+}
+
+#[target_feature(enable = "avx2")]
+unsafe fn horizontal_row(row: *const u8, taps: &Packed, out: *mut u8) {
     let pick = _mm256_setr_epi8(
         0, -1, 3, -1, 1, -1, 4, -1, 2, -1, 5, -1, -1, -1, -1, -1, //
         6, -1, 9, -1, 7, -1, 10, -1, 8, -1, 11, -1, -1, -1, -1, -1,
     );
-    // Within each half: the pair of this half, four times.
-    let spread = _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1);
-    let half = _mm256_set1_epi32(1 << (taps.bits - 1));
+    let half = _mm_set1_epi32(1 << (taps.bits - 1));
     let shift = _mm_cvtsi32_si128(taps.bits as i32);
-    let weights = taps.weights.as_ptr();
-    for (i, &(first_byte, first_group, groups)) in taps.windows.iter().enumerate() {
-        let mut acc = [_mm256_setzero_si256(); R];
+    let pairs = taps.pairs.as_ptr();
+    for (i, &(first_byte, first_pair, n)) in taps.windows.iter().enumerate() {
+        let mut acc = _mm256_setzero_si256();
         let mut source = first_byte as usize;
-        // SAFETY: groups of this window lie in `weights`; source + 16 <= reach for the last group (see Packed::new).
+        // SAFETY: as in `horizontal_rows`.
         unsafe {
-            let mut w = weights.add(4 * first_group as usize);
-            for _ in 0..groups {
-                let four = _mm256_castsi128_si256(_mm_loadl_epi64(w.cast()));
-                let pair = _mm256_permutevar8x32_epi32(four, spread);
-                for r in 0..R {
-                    let bytes = _mm256_broadcastsi128_si256(_mm_loadu_si128(rows[r].add(source).cast()));
-                    acc[r] = _mm256_add_epi32(acc[r], _mm256_madd_epi16(_mm256_shuffle_epi8(bytes, pick), pair));
-                }
-                w = w.add(4);
+            let mut w = pairs.add(first_pair as usize);
+            let add = |acc: __m256i, source: usize, weights: __m256i| {
+                let bytes = _mm256_broadcastsi128_si256(_mm_loadu_si128(row.add(source).cast()));
+                _mm256_add_epi32(acc, _mm256_madd_epi16(_mm256_shuffle_epi8(bytes, pick), weights))
+            };
+            for _ in 0..n / 2 {
+                let weights = _mm256_set_m128i(_mm_set1_epi32(*w.add(1)), _mm_set1_epi32(*w));
+                acc = add(acc, source, weights);
+                w = w.add(2);
                 source += 12;
             }
-            // Low half + high half of each accumulator, two rows to a register.
-            let zero = _mm256_setzero_si256();
-            let at = |r: usize| if r < R { acc[r] } else { zero };
-            let fold = |a: __m256i, b: __m256i| {
-                let sum =
-                    _mm256_add_epi32(_mm256_permute2x128_si256(a, b, 0x20), _mm256_permute2x128_si256(a, b, 0x31));
-                _mm256_sra_epi32(_mm256_add_epi32(sum, half), shift)
-            };
-            let words = _mm256_packs_epi32(fold(at(0), at(1)), fold(at(2), at(3)));
-            let bytes = _mm256_packus_epi16(words, zero);
-            let low = _mm256_castsi256_si128(bytes);
-            let high = _mm256_extracti128_si256(bytes, 1);
-            let pixels = [
-                _mm_cvtsi128_si32(low),
-                _mm_cvtsi128_si32(high),
-                _mm_extract_epi32(low, 1),
-                _mm_extract_epi32(high, 1),
-            ];
-            for r in 0..R {
-                out[r].add(3 * i).cast::<i32>().write_unaligned(pixels[r]);
+            if n % 2 == 1 {
+                acc = add(acc, source, _mm256_zextsi128_si256(_mm_set1_epi32(*w)));
             }
+            let sum = _mm_add_epi32(_mm256_castsi256_si128(acc), _mm256_extracti128_si256(acc, 1));
+            let words = _mm_sra_epi32(_mm_add_epi32(sum, half), shift);
+            let bytes = _mm_packus_epi16(_mm_packs_epi32(words, words), words);
+            out.add(3 * i).cast::<i32>().write_unaligned(_mm_cvtsi128_si32(bytes));
         }
     }
 }

@@ -92,10 +92,10 @@ impl Axis {
             #[cfg(target_arch = "x86_64")]
             Kernel::Avx2(packed) => {
                 while let (Some(s), Some(t)) = (next4(&mut sources), next4(&mut targets)) {
-                    avx2::horizontal::<4>(s, packed, t);
+                    avx2::horizontal(s, packed, t);
                 }
                 for (source, target) in sources.zip(targets) {
-                    avx2::horizontal::<1>([source], packed, [target]);
+                    avx2::horizontal_one(source, packed, target);
                 }
             }
             #[cfg(target_arch = "x86_64")]

@@ -63,7 +63,14 @@ extern "C" {
         height: *mut i32,
         damaged: *mut i32,
     ) -> c_int;
-    fn catalejo_video_rgb(v: *mut Raw, out: *mut u8, stride: i64) -> c_int;
+    fn catalejo_video_rgb(
+        v: *mut Raw,
+        out: *mut u8,
+        stride: i64,
+        first: c_int,
+        count: c_int,
+        written: *mut c_int,
+    ) -> c_int;
 }
 
 /// What the container says about its video stream.
@@ -245,12 +252,19 @@ impl<'a> Video<'a> {
         }
     }
 
-    /// The frame received last as RGB rows, `stride` bytes apart.
-    pub fn rgb(&mut self, frame: Frame, out: &mut [u8], stride: usize) -> Result<()> {
-        assert!(stride >= 3 * frame.width as usize + ROW_PAD && out.len() >= stride * frame.height as usize);
-        // SAFETY: the handle holds `frame`; `out` has room for its rows, checked above, with ROW_PAD bytes behind each
-        // for the library's vector stores.
-        self.check(unsafe { catalejo_video_rgb(self.raw, out.as_mut_ptr(), stride as i64) })
+    /// `count` rows of the frame received last from row `first` on as RGB, `stride` bytes apart: all of the frame, or group
+    /// after group from the top, of even size. How many were written: `count`, or fewer when this pixel format cannot be
+    /// converted in groups.
+    pub fn rgb(&mut self, frame: Frame, out: &mut [u8], stride: usize, first: usize, count: usize) -> Result<usize> {
+        assert!(stride >= 3 * frame.width as usize + ROW_PAD && out.len() >= stride * count);
+        assert!(first + count <= frame.height as usize);
+        let mut written = 0;
+        // SAFETY: the handle holds `frame`, which has these rows; `out` has room for them, checked above, with ROW_PAD bytes
+        // behind each for the library's vector stores.
+        self.check(unsafe {
+            catalejo_video_rgb(self.raw, out.as_mut_ptr(), stride as i64, first as c_int, count as c_int, &mut written)
+        })?;
+        Ok(written as usize)
     }
 
     fn check(&self, status: c_int) -> Result<()> {

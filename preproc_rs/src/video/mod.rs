@@ -111,6 +111,8 @@ struct Writer {
     turn: Orientation,
     size: (usize, usize),
     rgb: Vec<u8>,
+    /// Frames are converted as a whole; otherwise in groups of rows that are resized while they are in the cache.
+    whole: bool,
     /// Numbers of the frames written.
     taken: Vec<usize>,
     converting: Duration,
@@ -124,9 +126,6 @@ impl Writer {
             bail!(Corrupt, "a frame of the video has no pixels");
         }
         let stride = row_stride(width).next_multiple_of(64);
-        if self.rgb.len() < stride * height {
-            self.rgb = try_zeroed(stride * height)?;
-        }
         let Some(stream) = self.stream.take() else {
             bail!(Corrupt, "an earlier frame of the video failed");
         };
@@ -136,9 +135,23 @@ impl Writer {
             self.stored = (frame.width, frame.height);
             Stream::new((height, width), self.turn, self.size, Form::best(), stream.sink)?
         };
-        video.rgb(frame, &mut self.rgb, stride)?;
         stream.sink.frame = self.taken.len();
-        stream.push(&self.rgb, stride, height)?;
+        let mut first = 0;
+        while first < height {
+            let count = if self.whole { height } else { VIDEO_GROUP_ROWS.min(height - first) };
+            if self.rgb.len() < stride * count {
+                self.rgb = try_zeroed(stride * count)?;
+            }
+            let written = video.rgb(frame, &mut self.rgb, stride, first, count)?;
+            if written == count {
+                stream.push(&self.rgb, stride, count)?;
+                first += count;
+            } else if first == 0 && !self.whole {
+                self.whole = true;
+            } else {
+                bail!(Corrupt, "a frame of the video cannot be converted");
+            }
+        }
         stream.finish()?;
         self.stream = Some(stream);
         self.taken.push(number);
@@ -244,6 +257,7 @@ fn decode(
         turn,
         size,
         rgb: Vec::new(),
+        whole: false,
         taken: Vec::new(),
         converting: Duration::ZERO,
     };

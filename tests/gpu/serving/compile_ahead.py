@@ -6,7 +6,6 @@ SGLang then compiles it when it needs it."""
 from __future__ import annotations
 
 import multiprocessing
-import os
 import time
 from importlib import import_module
 from typing import Any

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from gateway.api.chat.stream import ChunkStyle, ChunkWriter
 from gateway.api.context import RequestContext
 from gateway.api.generation.logprobs import TokenTexts
 from gateway.api.generation.run import Opened, Run, Update
+from gateway.api.sse import Client
 from gateway.errors import ApiError
 from gateway.metrics import Metrics
 from gateway.observability.tracing import NO_SPAN
@@ -63,10 +64,12 @@ class Stream:
     def __init__(self, reads: list[list[Reply]]) -> None:
         self._reads = iter(reads)
 
-    async def batches(self) -> AsyncIterator[list[Reply]]:
+    async def deliver(self, take: Callable[[list[Reply]], bool]) -> bool:
         for replies in self._reads:
             self.finished = isinstance(replies[-1], Done)
-            yield replies
+            if not take(replies) and not self.finished:
+                return False
+        return True
 
     def close(self) -> None: ...
 
@@ -93,8 +96,23 @@ STYLE = ChunkStyle(
 )
 
 
+class Written:
+    """A connection of a client that is slow now and then."""
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+
+    def write(self, data: bytes) -> bool:
+        self.pieces.append(data)
+        return len(self.pieces) % 3 > 0
+
+    async def drain(self) -> None: ...
+
+
 async def streamed(run: Run, choices: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    raw = b"".join([data async for data in ChunkWriter(STYLE, choices).events(run)])
+    written = Written()
+    await ChunkWriter(STYLE, choices).write(run, Client(written))
+    raw = b"".join(written.pieces)
     events = raw.decode().split("\n\n")
     assert events[-2:] == ["data: [DONE]", ""]
     chunks = [json.loads(e.removeprefix("data: ")) for e in events[:-2]]

@@ -23,11 +23,14 @@ def rows_for(ids: Sequence[int]) -> list[tuple[float, int, list[tuple[float, int
     return [(-float(i), token, []) for i, token in enumerate(ids)]
 
 
-def by_pieces(case: Transcript, ids: Sequence[int], cuts: Sequence[int]) -> tuple[list[Event], OutputParser]:
+def by_pieces(
+    case: Transcript, ids: Sequence[int], cuts: Sequence[int], with_rows: bool = True
+) -> tuple[list[Event], OutputParser]:
+    """With rows of logprobs no token takes the parser's short way."""
     parser, events, rows = case.parser(), [], rows_for(ids)
     edges = [0, *sorted(cuts), len(ids)]
     for start, end in itertools.pairwise(edges):
-        events += parser.feed(ids[start:end], rows[start:end])
+        events += parser.feed(ids[start:end], rows[start:end] if with_rows else None)
     return merged(events + parser.finish()), parser
 
 
@@ -40,10 +43,11 @@ def by_text(case: Transcript, cuts: Sequence[int]) -> list[Event]:
 
 
 def check(case: Transcript, ids: Sequence[int], cuts: Sequence[int], whole: tuple[list[Event], OutputParser]) -> None:
-    events, parser = by_pieces(case, ids, cuts)
-    assert events == whole[0]
-    for name in ("reasoning_tokens", "tokens", "stopped", "parse_errors", "saw_tool_call"):
-        assert getattr(parser, name) == getattr(whole[1], name), name
+    for with_rows in (True, False):
+        events, parser = by_pieces(case, ids, cuts, with_rows)
+        assert events == [e for e in whole[0] if with_rows or not isinstance(e, TokenLogprobs)]
+        for name in ("reasoning_tokens", "tokens", "stopped", "parse_errors", "saw_tool_call"):
+            assert getattr(parser, name) == getattr(whole[1], name), name
 
 
 @pytest.mark.parametrize("case", CASES, ids=IDS)
@@ -73,6 +77,8 @@ PIECES = st.one_of(
                 'invoke name="typed">', "<invoke>", '<invoke name="">', "<city>", "</city>",
             )),
             "<tool_call>", "\n", " ", "12", "true", "null", "[1, 2]", '{"name": "x"}', "STOP", "ST", "OP", "<", ">",
+            f'{NAMESPACE}<tool_call>\n{NAMESPACE}<invoke name="typed">{NAMESPACE}<s>a "word"',
+            f'{NAMESPACE}<invoke name="typed">{NAMESPACE}<o>{NAMESPACE}<s>two words', "three words",
             "é", "日本", "👩‍👩‍👧", "\x00", "\u2028", '"', "\\",
         ]
     ),
@@ -187,6 +193,28 @@ def test_work_grows_with_the_text_and_not_faster(kind: str) -> None:
         ids = tiny().encode_plain(text)
         counts.append(operations(case, ids) / len(ids))
     assert counts[1] < 2 * counts[0] + 50
+
+
+@settings(max_examples=200)
+@given(case=random_case(), data=st.data())
+def test_the_short_way_gives_the_very_same_events(case: Transcript, data: st.DataObject) -> None:
+    ids = tiny().tokenizer.encode(case.text, add_special_tokens=False).ids
+    same_events(case, ids + data.draw(st.lists(st.integers(0, len(tiny().vocabulary.token_bytes) + 3), max_size=20)))
+
+
+@pytest.mark.parametrize("case", CASES, ids=IDS)
+def test_the_short_way_through_every_transcript_gives_the_very_same_events(case: Transcript) -> None:
+    same_events(case, tiny().tokenizer.encode(case.text, add_special_tokens=False).ids)
+
+
+def same_events(case: Transcript, ids: Sequence[int]) -> None:
+    """Not only the same text: the same events, feed by feed."""
+    short, long = case.parser(), case.parser()
+    for token in ids:
+        expected = [e for e in long.feed([token], [(0.0, token, [])]) if not isinstance(e, TokenLogprobs)]
+        assert short.feed([token]) == expected
+        assert (short.tokens, short.reasoning_tokens) == (long.tokens, long.reasoning_tokens)
+    assert short.finish() == long.finish()
 
 
 def test_one_row_of_logprobs_per_token_and_none_after_a_stop_string() -> None:

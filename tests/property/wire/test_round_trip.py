@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 import orjson
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from engine import wire
+from engine.wire.reply import decode_any
 
 IMAGE, VIDEO = 500, 501
 JSON = st.recursive(
@@ -175,3 +177,26 @@ def test_any_bytes_as_reply_give_messages_or_a_typed_error(data: bytes) -> None:
         reader.feed(data)
         reader.finish()
         assert reader.ended
+
+
+NUMBERS = st.sampled_from(["0", "7", "-1", "1.0", "1.5", "1e3", "true", "null", '"1"', "007", "-0", "NaN", "[]",
+                           str(2**63 - 1), str(2**63), str(2**64), str(2**80)])  # fmt: skip
+MEMBERS = st.one_of(
+    st.tuples(st.just('"index"'), NUMBERS),
+    st.tuples(st.just('"output_ids"'), st.lists(NUMBERS, max_size=3).map(lambda n: f"[{','.join(n)}]") | NUMBERS),
+    st.tuples(st.just('"cached_tokens"'), NUMBERS),
+    st.tuples(st.sampled_from(['"logprobs"', r'"logprob\u0073"']), st.sampled_from(["null", "[]", "[[-0.5,7,[]]]"])),
+    st.sampled_from([('"done"', "true"), ('"error"', '{"code":"a","message":"b"}'), ('"x"', "1"), ('"finish"', "{}")]),
+)
+
+
+@given(st.lists(MEMBERS, max_size=4), st.sampled_from(["", " ", "\r", "}", "\0", "\ufeff"]))
+def test_the_short_way_reads_what_the_long_way_reads(members: list[tuple[str, str]], after: str) -> None:
+    line = ("{" + ",".join(f"{name}:{value}" for name, value in members) + "}" + after).encode()
+    try:
+        expected: wire.Reply | None = decode_any(line)
+    except wire.BadReply:
+        with pytest.raises(wire.BadReply):
+            wire.decode_reply(line)
+    else:
+        assert wire.decode_reply(line) == expected

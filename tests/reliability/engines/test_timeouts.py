@@ -11,10 +11,11 @@ import aiohttp
 import numpy as np
 import pytest
 
-from engine.wire import GenerateRequest, Tokens
+from engine.wire import GenerateRequest, Reply, Tokens
 from gateway.metrics import Metrics
-from gateway.upstream.client import EngineClient, EngineTimeout
+from gateway.upstream.client import EngineClient
 from gateway.upstream.settings import UpstreamSettings
+from gateway.upstream.stream import EngineTimeout
 from tests.api.harness import TINY, Stack
 from tests.mock_engine import MockEngine
 
@@ -109,8 +110,13 @@ async def test_a_slow_reader_is_not_the_engines_fault() -> None:
     async with MockEngine(TINY, [answer]) as engine, client(engine.url, token_timeout_s=0.15) as c:
         stream = await c.open(request())
         tokens = 0
-        async for replies in stream.batches():
+
+        def one(replies: list[Reply]) -> bool:
+            nonlocal tokens
             tokens += sum(len(r.output_ids) for r in replies if isinstance(r, Tokens))
+            return False
+
+        while not await stream.deliver(one):
             await asyncio.sleep(0.2)
         assert stream.finished and tokens
         stream.close()

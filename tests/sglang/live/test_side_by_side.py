@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -91,9 +92,16 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Record,
         return asyncio.run(everything(url))
 
 
+def without_markers(answer: Record) -> Record:
+    """SGLang leaves a thinking marker in the text of a model that says one where it should not, as small models held to JSON
+    do; the gateway never shows one."""
+    shown = {name: value for name, value in answer.items() if name.startswith("content") and isinstance(value, str)}
+    return answer | {name: re.sub("</?mm:think>", "", value) for name, value in shown.items()}
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_the_same_answer(name: str, answers: dict[str, tuple[Record, Record]]) -> None:
-    ours, theirs = map(flat, answers[name])
+    ours, theirs = flat(answers[name][0]), without_markers(flat(answers[name][1]))
     differ = {field for field in ours.keys() | theirs.keys() if ours.get(field) != theirs.get(field)}
     if "status" in differ:
         differ = {"status"}

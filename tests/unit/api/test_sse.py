@@ -1,19 +1,18 @@
-"""The event stream against an ASGI server played by the test: each way out gives everything back, once."""
+"""The event stream against a server played by the test: each way out gives everything back, once."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from gateway.api.sse import KEEP_ALIVE, EventStream
+from gateway.api.sse import KEEP_ALIVE, Client, EventStream, Produce
 from gateway.errors import ApiError
 
 
 class Server:
-    """Plays uvicorn: `gone` is the client's leaving, `stuck` makes every further send wait for ever."""
+    """Plays uvicorn and the connection: `gone` is the client's leaving, `stuck` a client that takes nothing."""
 
     def __init__(self) -> None:
         self.gone = asyncio.Event()
@@ -28,12 +27,19 @@ class Server:
 
     async def send(self, message: Any) -> None:
         if message["type"] == "http.response.body":
-            if self.stuck.is_set():
-                await asyncio.Event().wait()
+            await self.drain()
             self.sent.append(message["body"])
             self.ended = not message["more_body"]
 
-    async def serve(self, produce: AsyncIterator[bytes], **times: float) -> None:
+    def write(self, data: bytes) -> bool:
+        self.sent.append(data)
+        return not self.stuck.is_set()
+
+    async def drain(self) -> None:
+        while self.stuck.is_set():
+            await asyncio.sleep(0.001)
+
+    async def serve(self, produce: Produce, **times: float) -> None:
         async def closed() -> None:
             self.notes.append("closed")
 
@@ -45,16 +51,21 @@ class Server:
             on_failure=lambda e: self.notes.append(e.code),
             on_disconnect=lambda: self.notes.append("gone"),
         )
-        await stream({"type": "http"}, self.receive, self.send)
+        scope = {"type": "http", "extensions": {"catalejo.connection": self}}
+        await stream(scope, self.receive, self.send)
 
 
-async def pieces(*data: bytes, wait_s: float = 0, then: Exception | None = None) -> AsyncIterator[bytes]:
-    for one in data:
-        if wait_s:
-            await asyncio.sleep(wait_s)
-        yield one
-    if then is not None:
-        raise then
+def pieces(*data: bytes, wait_s: float = 0, then: Exception | None = None) -> Produce:
+    async def produce(client: Client) -> None:
+        for one in data:
+            if wait_s:
+                await asyncio.sleep(wait_s)
+            if not client.write(one):
+                await client.ready()
+        if then is not None:
+            raise then
+
+    return produce
 
 
 async def test_finished() -> None:
@@ -86,8 +97,30 @@ async def test_client_gone() -> None:
 async def test_client_takes_nothing() -> None:
     server = Server()
     server.stuck.set()
-    await server.serve(pieces(b"a"), stall_s=0.05)
-    assert (server.sent, server.notes) == ([], ["gone", "closed"])
+    await server.serve(pieces(b"a", b"b"), stall_s=0.05)
+    assert (server.sent, server.notes) == ([b"a"], ["gone", "closed"])
+
+
+async def test_client_that_takes_nothing_of_the_end() -> None:
+    """Symptom: the last piece was written, the client took nothing more, and the stream's place was held for ever."""
+    server = Server()
+
+    async def produce(client: Client) -> None:
+        client.write(b"a")
+        server.stuck.set()
+
+    await server.serve(produce, stall_s=0.05)
+    assert (server.sent, server.notes) == ([b"a"], ["gone", "closed"])
+
+
+async def test_no_comments_for_a_client_that_takes_nothing() -> None:
+    server = Server()
+    server.stuck.set()
+    task = asyncio.create_task(server.serve(pieces(b"a", b"b"), keep_alive_s=0.01))
+    await asyncio.sleep(0.1)
+    server.stuck.clear()
+    await task
+    assert server.sent == [b"a", b"b", b""]
 
 
 async def test_comments_while_nothing_comes_and_none_in_a_busy_stream() -> None:

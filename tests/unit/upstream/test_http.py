@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from gateway.upstream.http import HttpError, HttpPool
+from gateway.upstream.http import PIECE_BYTES, Answer, HttpError, HttpPool
 
 Peer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n4\r\ndefg\r\n0\r\n\r\n"
@@ -51,9 +51,20 @@ async def ask(reader: asyncio.StreamReader) -> bytes:
 async def post(pool: HttpPool, body: bytes = b"{}", silence_s: float = 5, fresh: bool = False) -> tuple[int, bytes]:
     answer = await pool.post("/x", {"a": "b"}, [body], len(body), silence_s=silence_s, fresh=fresh)
     try:
-        return answer.status, b"".join([p async for p in answer.pieces()])
+        return answer.status, await read(answer)
     finally:
         answer.close()
+
+
+async def read(answer: Answer) -> bytes:
+    pieces: list[bytes] = []
+
+    def take(piece: bytes) -> bool:
+        pieces.append(piece)
+        return True
+
+    assert await answer.deliver(take)
+    return b"".join(pieces)
 
 
 @pytest.mark.parametrize("data", [CHUNKED, SIZED, UNTIL_END, CONTINUED], ids=["chunked", "sized", "end", "continue"])
@@ -174,7 +185,85 @@ async def test_large_bodies_arrive_whole_and_slow_readers_slow_the_peer() -> Non
         await asyncio.sleep(0.2)
         assert bytes(got) == body
         assert sent < 32 << 20
-        assert sum([len(p) async for p in answer.pieces()]) == 64 << 20
+        assert len(await read(answer)) == 64 << 20
+        answer.close()
+
+
+async def test_a_reader_that_wants_no_more_gets_the_rest_later_and_in_pieces() -> None:
+    """Whether it says so while it waits, or of what was there already."""
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await ask(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % (4 << 20))
+        for start in range(0, 4 << 20, 1 << 10):
+            writer.write(b"%07x " % start * 128)
+            if start < 64 << 10:
+                await asyncio.sleep(0)
+
+    async with peer(handle) as (pool, _):
+        answer = await pool.post("/x", {}, [b"{}"], 2, silence_s=5)
+        pieces: list[bytes] = []
+
+        def one(piece: bytes) -> bool:
+            pieces.append(piece)
+            return False
+
+        while not await answer.deliver(one):
+            had = len(pieces)
+            await asyncio.sleep(0)
+            assert len(pieces) == had, "nothing comes unasked"
+        assert b"".join(pieces) == b"".join(b"%07x " % start * 128 for start in range(0, 4 << 20, 1 << 10))
+        assert max(map(len, pieces)) < PIECE_BYTES + (256 << 10)
+        answer.close()
+
+
+async def test_what_the_reader_raises_comes_out_of_deliver() -> None:
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await ask(reader)
+        writer.write(CHUNKED[:-15])
+        await asyncio.sleep(0.02)
+        writer.write(CHUNKED[-15:])
+
+    def fail(piece: bytes) -> bool:
+        raise KeyError(piece)
+
+    async with peer(handle) as (pool, _):
+        for first in (True, False):
+            answer = await pool.post("/x", {}, [b"{}"], 2, silence_s=5, fresh=True)
+            if first:
+                await answer.deliver(lambda piece: False)
+            with pytest.raises(KeyError):
+                await answer.deliver(fail)
+            answer.close()
+
+
+async def test_a_deadline_that_moves_is_kept() -> None:
+    """Later with each piece, and at once when it comes nearer."""
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await ask(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        for _ in range(6):
+            writer.write(b"x")
+            await asyncio.sleep(0.05)
+        await reader.read()
+
+    async with peer(handle) as (pool, _):
+        answer = await pool.post("/x", {}, [b"{}"], 2, silence_s=30)
+        loop, pieces = asyncio.get_running_loop(), 0
+        deadline = loop.time() + 30
+
+        def take(piece: bytes) -> bool:
+            nonlocal pieces, deadline
+            pieces += len(piece)
+            deadline = loop.time() + 0.2
+            answer.look_again()
+            return True
+
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(20):
+                await answer.deliver(take, lambda: deadline)
+        assert pieces == 6
         answer.close()
 
 

@@ -1,5 +1,15 @@
 //! WebP through libwebp (vendored, static): lossy with fancy upsampling, lossless, alpha; the first frame of an
-//! animation on its canvas. The picture is held as a whole, so it has a budget.
+//! animation on its canvas. The picture is held as a whole, so it has a budget; the most common kind, lossy without alpha,
+//! is not where the CPU can stream it (`v3`).
+
+#[cfg(all(webp_v3, any(test, fuzzing)))]
+pub mod compare;
+#[cfg(all(webp_v3, test))]
+mod tests;
+#[cfg(webp_v3)]
+mod upsample;
+#[cfg(webp_v3)]
+mod v3;
 
 use super::{pixels, Header, Job, Target};
 use crate::error::{bail, Result};
@@ -30,6 +40,18 @@ pub fn decode(job: &Job<'_>, target: &mut dyn Target) -> Result<()> {
     target.header(Header { width, height, orientation })?;
 
     let (width, height) = (width as usize, height as usize);
+    #[cfg(webp_v3)]
+    if features.format == LOSSY && !alpha && features.has_animation == 0 && v3::available() {
+        return v3::decode(job, width, height, target);
+    }
+    whole(job, &features, &chunks, target)
+}
+
+/// Decodes into memory, then hands out bands.
+fn whole(job: &Job<'_>, features: &WebPBitstreamFeatures, chunks: &Chunks<'_>, target: &mut dyn Target) -> Result<()> {
+    let (width, height) = (features.width as usize, features.height as usize);
+    let alpha = features.has_alpha != 0;
+    let bytes = if alpha { 4 } else { 3 };
     let stride = row_stride(width);
     let frame = match (features.has_animation != 0, chunks.first_frame) {
         (false, _) => Frame { x: 0, y: 0, width, height, data: job.data },

@@ -1,0 +1,121 @@
+/* The boolean decoder of VP8 on registers: a copy of libwebp's bit reader is taken at the start of a block, used and put
+ * back, with the same meaning of every field.
+ *
+ * Each symbol waits for the range that the one before it left. The next range is therefore looked up (one load) instead
+ * of multiplied, compared and shifted out; the product is only needed for the comparison, which branch prediction hides.
+ * The end of the data is met lazily, exactly where libwebp meets it: `eof` refuses files, so it may not come early. */
+
+#ifndef CATALEJO_WEBP_BOOL_READER_H_
+#define CATALEJO_WEBP_BOOL_READER_H_
+
+#include <stdint.h>
+#include <string.h>
+
+#include "src/dec/vp8i_dec.h"
+
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+
+/* [probability][range - 1 - 127] after a zero bit, and 128 further after a one. `range - 1` is 127 to 254. */
+extern uint8_t catalejo_webp_ranges[257][256];
+
+struct reader {
+  uint64_t value; /* bits + 8 bits of the stream, less what was subtracted */
+  uint32_t range; /* less 1 */
+  int bits;       /* below 0: fetch before the next symbol */
+  /* Of the symbol at hand: */
+  uint32_t split, top;
+  const uint8_t *next;
+};
+
+ALWAYS_INLINE struct reader open_reader(const VP8BitReader *br) {
+  return (struct reader){.value = br->value, .range = br->range, .bits = br->bits};
+}
+
+ALWAYS_INLINE void close_reader(VP8BitReader *br, const struct reader *r) {
+  br->value = r->value;
+  br->range = r->range;
+  br->bits = r->bits;
+}
+
+/* The last bytes, one by one, then a byte of zeros, then the end. */
+static __attribute__((noinline, unused)) void fetch_last(VP8BitReader *br, uint64_t *value, int *bits) {
+  if (br->buf < br->buf_end) {
+    *value = *value << 8 | *br->buf++;
+    *bits += 8;
+  } else if (!br->eof) {
+    *value <<= 8;
+    *bits += 8;
+    br->eof = 1;
+  } else {
+    *bits = 0;
+  }
+}
+
+ALWAYS_INLINE void fetch(VP8BitReader *br, struct reader *r) {
+  if (br->buf < br->buf_max) { /* 8 bytes are there; 7 are taken */
+    uint64_t bytes;
+    memcpy(&bytes, br->buf, sizeof bytes);
+    br->buf += 7;
+    r->value = r->value << 56 | __builtin_bswap64(bytes) >> 8;
+    r->bits += 56;
+  } else {
+    uint64_t value = r->value;
+    int bits = r->bits;
+    fetch_last(br, &value, &bits);
+    r->value = value;
+    r->bits = bits;
+  }
+}
+
+/* Looks at the next symbol, 0 with probability p / 256. One of took_0, took_1 must follow. */
+ALWAYS_INLINE int is_1(VP8BitReader *br, struct reader *r, uint32_t p) {
+  if (__builtin_expect(r->bits < 0, 0)) fetch(br, r);
+  r->next = &catalejo_webp_ranges[p][0] - 127;
+  r->split = (r->range * p) >> 8;
+  r->top = (uint32_t)(r->value >> r->bits);
+  return r->top > r->split;
+}
+
+/* Bits by which a range of 1 to 255 is shifted to fill its byte. */
+ALWAYS_INLINE int shift_of(uint32_t range) { return __builtin_clz(range) ^ 24; }
+
+ALWAYS_INLINE void took_0(struct reader *r) {
+  r->range = r->next[r->range];
+  r->bits -= shift_of(r->split + 1);
+}
+
+ALWAYS_INLINE void took_1(struct reader *r) {
+  r->value -= (uint64_t)(r->split + 1) << r->bits;
+  r->bits -= shift_of(r->range - r->split);
+  r->range = r->next[r->range + 128];
+}
+
+/* For symbols nobody can predict: without a branch. The empty asm keeps the compiler from making one. */
+ALWAYS_INLINE uint32_t mask_1(uint32_t split, uint32_t top) {
+  uint32_t mask = (uint32_t)((int32_t)(split - top) >> 31);
+  __asm__("" : "+r"(mask));
+  return mask;
+}
+
+ALWAYS_INLINE int bit(VP8BitReader *br, struct reader *r, uint32_t p) {
+  (void)is_1(br, r, p);
+  const uint32_t one = mask_1(r->split, r->top);
+  const uint32_t low = r->split + 1, high = r->range - r->split;
+  r->value -= (uint64_t)(low & one) << r->bits;
+  r->bits -= shift_of(low ^ ((low ^ high) & one));
+  r->range = r->next[r->range + (one & 128)];
+  return (int)(one & 1);
+}
+
+/* `v` or `-v`: a symbol of even odds, after which the range is even and one shift fills it. */
+ALWAYS_INLINE int with_sign(VP8BitReader *br, struct reader *r, int v) {
+  if (__builtin_expect(r->bits < 0, 0)) fetch(br, r);
+  const uint32_t split = r->range >> 1;
+  const uint32_t one = mask_1(split, (uint32_t)(r->value >> r->bits));
+  r->value -= (uint64_t)((split + 1) & one) << r->bits;
+  r->bits -= 1;
+  r->range = (r->range + one) | 1;
+  return (v ^ (int)one) - (int)one;
+}
+
+#endif

@@ -1,0 +1,52 @@
+/* The second build of libwebp's lossy decoder beside the one of libwebp-sys: every symbol its files define gets a name of
+ * its own. What they only use (memory, bit reader set-up, quantisers, clip tables) is the first build's. Included before
+ * everything else in each of these files. */
+
+#define VP8CheckSignature catalejo_v3_VP8CheckSignature
+#define VP8Clear catalejo_v3_VP8Clear
+#define VP8Decode catalejo_v3_VP8Decode
+#define VP8DecodeMB catalejo_v3_VP8DecodeMB
+#define VP8Delete catalejo_v3_VP8Delete
+#define VP8DitherCombine8x8 catalejo_v3_VP8DitherCombine8x8
+#define VP8DspInit catalejo_v3_VP8DspInit
+#define VP8DspInitSSE2 catalejo_v3_VP8DspInitSSE2
+#define VP8DspInitSSE41 catalejo_v3_VP8DspInitSSE41
+#define VP8EnterCritical catalejo_v3_VP8EnterCritical
+#define VP8ExitCritical catalejo_v3_VP8ExitCritical
+#define VP8GetHeaders catalejo_v3_VP8GetHeaders
+#define VP8GetInfo catalejo_v3_VP8GetInfo
+#define VP8GetThreadMethod catalejo_v3_VP8GetThreadMethod
+#define VP8HFilter16 catalejo_v3_VP8HFilter16
+#define VP8HFilter16i catalejo_v3_VP8HFilter16i
+#define VP8HFilter8 catalejo_v3_VP8HFilter8
+#define VP8HFilter8i catalejo_v3_VP8HFilter8i
+#define VP8InitDithering catalejo_v3_VP8InitDithering
+#define VP8InitFrame catalejo_v3_VP8InitFrame
+#define VP8InitIoInternal catalejo_v3_VP8InitIoInternal
+#define VP8InitScanline catalejo_v3_VP8InitScanline
+#define VP8New catalejo_v3_VP8New
+#define VP8ParseIntraModeRow catalejo_v3_VP8ParseIntraModeRow
+#define VP8ParseProba catalejo_v3_VP8ParseProba
+#define VP8PredChroma8 catalejo_v3_VP8PredChroma8
+#define VP8PredLuma16 catalejo_v3_VP8PredLuma16
+#define VP8PredLuma4 catalejo_v3_VP8PredLuma4
+#define VP8ProcessRow catalejo_v3_VP8ProcessRow
+#define VP8ResetProba catalejo_v3_VP8ResetProba
+#define VP8SetError catalejo_v3_VP8SetError
+#define VP8SimpleHFilter16 catalejo_v3_VP8SimpleHFilter16
+#define VP8SimpleHFilter16i catalejo_v3_VP8SimpleHFilter16i
+#define VP8SimpleVFilter16 catalejo_v3_VP8SimpleVFilter16
+#define VP8SimpleVFilter16i catalejo_v3_VP8SimpleVFilter16i
+#define VP8Status catalejo_v3_VP8Status
+#define VP8StatusMessage catalejo_v3_VP8StatusMessage
+#define VP8Transform catalejo_v3_VP8Transform
+#define VP8TransformAC3 catalejo_v3_VP8TransformAC3
+#define VP8TransformDC catalejo_v3_VP8TransformDC
+#define VP8TransformDCUV catalejo_v3_VP8TransformDCUV
+#define VP8TransformUV catalejo_v3_VP8TransformUV
+#define VP8TransformWHT catalejo_v3_VP8TransformWHT
+#define VP8VFilter16 catalejo_v3_VP8VFilter16
+#define VP8VFilter16i catalejo_v3_VP8VFilter16i
+#define VP8VFilter8 catalejo_v3_VP8VFilter8
+#define VP8VFilter8i catalejo_v3_VP8VFilter8i
+#define WebPGetDecoderVersion catalejo_v3_WebPGetDecoderVersion

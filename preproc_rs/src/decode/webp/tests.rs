@@ -1,0 +1,173 @@
+//! The second build of libwebp's decoder gives the bytes and the refusals of the first.
+
+use super::compare::{both, Kept};
+use super::v3::{available, decode};
+use super::{Job, Target};
+use crate::cancel::CancelToken;
+use crate::decode::Header;
+use crate::error::{bail, Code, Result};
+use libwebp_sys::*;
+
+/// xorshift: the same pictures on every run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 16) as usize % n
+    }
+}
+
+/// Flat, smooth or noisy areas and every colour's extremes, so that all kinds of blocks and filters occur.
+fn pixels(random: &mut Random, width: usize, height: usize) -> Vec<u8> {
+    let (noise, cell) = ([0, 8, 60, 255][random.below(4)], 4 + random.below(40));
+    let colours: Vec<u8> = (0..64 * 3).map(|_| [0, 255, random.below(256) as u8][random.below(3)]).collect();
+    let mut rgb = Vec::with_capacity(3 * width * height);
+    for y in 0..height {
+        for x in 0..width {
+            let colour = 3 * ((x / cell + 8 * (y / cell)) % 64);
+            for c in 0..3 {
+                let value = usize::from(colours[colour + c]) + (x * c + y) / 3 % 32 + random.below(noise + 1);
+                rgb.push(value.min(255) as u8);
+            }
+        }
+    }
+    rgb
+}
+
+/// A lossy file of any quality, filter, number of segments and partitions.
+fn encoded(random: &mut Random, rgb: &[u8], width: usize, height: usize) -> Vec<u8> {
+    // SAFETY: both structures are plain data and filled by libwebp's own functions; the picture's memory and the
+    // writer's are freed once, after their last use.
+    unsafe {
+        let mut writer: WebPMemoryWriter = std::mem::zeroed();
+        let mut config = WebPConfig::new().expect("libwebp's own version");
+        let mut picture = WebPPicture::new().expect("libwebp's own version");
+        config.quality = random.below(101) as f32;
+        config.method = random.below(5) as i32;
+        config.segments = 1 + random.below(4) as i32;
+        config.filter_strength = [0, 20, 60, 100][random.below(4)];
+        config.filter_sharpness = random.below(8) as i32;
+        config.filter_type = random.below(2) as i32;
+        config.partitions = random.below(4) as i32;
+        (picture.width, picture.height) = (width as i32, height as i32);
+        picture.writer = Some(WebPMemoryWrite);
+        picture.custom_ptr = (&raw mut writer).cast();
+        WebPMemoryWriterInit(&mut writer);
+        assert!(WebPPictureImportRGB(&mut picture, rgb.as_ptr(), 3 * width as i32) != 0);
+        assert!(WebPEncode(&config, &mut picture) != 0);
+        let data = std::slice::from_raw_parts(writer.mem, writer.size).to_vec();
+        WebPPictureFree(&mut picture);
+        WebPMemoryWriterClear(&mut writer);
+        data
+    }
+}
+
+#[test]
+fn equals_libwebp_on_every_kind_of_picture() {
+    if !available() {
+        return;
+    }
+    let mut random = Random(1);
+    for round in 0..400 {
+        let size = |random: &mut Random| match random.below(4) {
+            0 => 1 + random.below(4),
+            1 => 16 * (1 + random.below(5)) + random.below(3) - 1,
+            _ => 1 + random.below(200),
+        };
+        let (width, height) = (size(&mut random), size(&mut random));
+        let rgb = pixels(&mut random, width, height);
+        let data = encoded(&mut random, &rgb, width, height);
+        let (expected, got) = both(&data).expect("a lossy picture without alpha");
+        assert_eq!(expected.as_ref().map(Vec::len), Ok(3 * width * height), "round {round}");
+        assert!(expected == got, "round {round}: {width} x {height}");
+    }
+}
+
+#[test]
+fn equals_libwebp_on_damaged_files() {
+    if !available() {
+        return;
+    }
+    let mut random = Random(2);
+    let (mut refused, mut accepted) = (0, 0);
+    for round in 0..60 {
+        let (width, height) = (1 + random.below(80), 1 + random.below(80));
+        let rgb = pixels(&mut random, width, height);
+        let whole = encoded(&mut random, &rgb, width, height);
+        for _ in 0..60 {
+            let mut data = whole.clone();
+            for _ in 0..random.below(4) {
+                let at = random.below(data.len());
+                data[at] ^= 1 << random.below(8);
+            }
+            if random.below(2) == 0 {
+                data.truncate(random.below(data.len()) + 1);
+            }
+            let Some((expected, got)) = both(&data) else { continue };
+            *(if expected.is_ok() { &mut accepted } else { &mut refused }) += 1;
+            assert!(expected == got, "round {round}: {:?} and {:?}", expected.err(), got.err());
+        }
+    }
+    assert!(refused > 100 && accepted > 100, "{refused} refused, {accepted} accepted");
+}
+
+#[test]
+fn a_size_other_than_announced_is_refused() {
+    if !available() {
+        return;
+    }
+    let mut random = Random(3);
+    let data = encoded(&mut random, &[7; 3 * 40 * 30], 40, 30);
+    let cancel = CancelToken::default();
+    let job = Job { data: &data, max_pixels: 1 << 24, apply_exif: true, cancel: &cancel };
+    for (width, height) in [(39, 30), (40, 31), (400, 300)] {
+        let mut kept = Kept { width, rows: Vec::new() };
+        assert_eq!(decode(&job, width, height, &mut kept).map_err(|e| e.code), Err(Code::Corrupt));
+        assert!(kept.rows.is_empty());
+    }
+}
+
+#[test]
+fn a_cancelled_job_stops() {
+    if !available() {
+        return;
+    }
+    let mut random = Random(4);
+    let data = encoded(&mut random, &[7; 3 * 40 * 300], 40, 300);
+    let cancel = CancelToken::default();
+    cancel.cancel();
+    let job = Job { data: &data, max_pixels: 1 << 24, apply_exif: true, cancel: &cancel };
+    let mut kept = Kept { width: 40, rows: Vec::new() };
+    assert_eq!(decode(&job, 40, 300, &mut kept).map_err(|e| e.code), Err(Code::Cancelled));
+    assert!(kept.rows.is_empty());
+}
+
+/// A target that fails takes the decoder down with its own error or panic, not the process.
+#[test]
+fn what_a_target_says_comes_through() {
+    struct Failing(bool);
+
+    impl Target for Failing {
+        fn header(&mut self, _: Header) -> Result<()> {
+            Ok(())
+        }
+
+        fn push(&mut self, _: &[u8], _: usize, _: usize) -> Result<()> {
+            assert!(!self.0, "a bug");
+            bail!(Deadline, "too late")
+        }
+    }
+
+    if !available() {
+        return;
+    }
+    let data = encoded(&mut Random(5), &[7; 3 * 40 * 30], 40, 30);
+    let cancel = CancelToken::default();
+    let job = Job { data: &data, max_pixels: 1 << 24, apply_exif: true, cancel: &cancel };
+    assert_eq!(decode(&job, 40, 30, &mut Failing(false)).map_err(|e| e.code), Err(Code::Deadline));
+    let panicked = std::panic::catch_unwind(|| decode(&job, 40, 30, &mut Failing(true)));
+    assert_eq!(panicked.expect_err("a panic").downcast_ref::<&str>(), Some(&"a bug"));
+}
