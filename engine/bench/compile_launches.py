@@ -69,11 +69,12 @@ def launch_decode(case: msa_check.Case) -> None:
 
 
 def print_forms(made: dict[tuple[str, int], int]) -> None:
+    """A line per kernel of what only_compiling gave: how many forms of it, the largest shared memory."""
     counts: dict[str, list[int]] = {}
     for (name, _), shared in made.items():
         counts.setdefault(name, []).append(shared)
-    for name, shared in sorted(counts.items()):
-        print(f"{name:40} {len(shared):3} forms, at most {max(shared) / 1024:4.0f} KB of shared memory")
+    for name, sizes in sorted(counts.items()):
+        print(f"{name:40} {len(sizes):3} forms, at most {max(sizes) / 1024:4.0f} KB of shared memory")
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -55,10 +55,9 @@ def load(root: Path, *, pdl: bool = True) -> SimpleNamespace:
     gone = [name for module, name in names.values() if not hasattr(module, name)]
     if gone:
         raise PeerUnavailableError(f"vLLM's {at} has no {', '.join(gone)}: is this vLLM 0.33.0?")
-    kernels = [
-        getattr(value, "fn", None) for value in vars(index).values()
-    ]  # heuristics around autotuners around kernels
-    tuners = [tuner for tuner in kernels if hasattr(tuner, "configs") and hasattr(tuner, "cache")]
+    # A heuristic around an autotuner around a kernel.
+    inside: list[Any] = [getattr(value, "fn", None) for value in vars(index).values()]
+    tuners = [tuner for tuner in inside if hasattr(tuner, "configs") and hasattr(tuner, "cache")]
 
     def retune() -> None:
         for tuner in tuners:
