@@ -125,14 +125,36 @@ def test_bad_tensors_are_named(change, text):
         plan.attend(**given, out=torch.zeros(4, 4, 16))
 
 
-def test_kernels_no_gpu_has_timed_run_by_name_only(monkeypatch):
+def test_kernels_without_a_measured_gain_run_by_name_only(monkeypatch):
     named = {(row.phase, row.kernel) for row in dispatch.TABLE}
-    assert not named & {("prefill", "block_major"), ("prefill", "union"), ("select", "fused")}
+    assert ("prefill", "union") not in named
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     batch = PrefillBatch((4,), (20,), 2, 2)
     for phase, kernel in (("prefill", "block_major"), ("select", "fused")):
         with pytest.raises(MsaArgumentError, match="needs a GPU"):
             dispatch.choose(batch, CPU, kernel, phase)
+
+
+@pytest.mark.parametrize(
+    ("new", "lengths", "attention", "choice"),
+    [
+        ((8192,), (131_072,), "block_major", "fused"),
+        ((8192,), (8192,), "block_major", "fused"),
+        ((100,) * 8, (60_100,) * 8, "block_major", "fused"),
+        ((100,), (60_100,), "block_major", "split"),
+        ((100,), (250_100,), "sm90", "split"),  # few queries choose the same block
+        ((16,), (60_016,), "sm90", "split"),
+    ],
+)
+def test_hopper_takes_what_was_fastest(monkeypatch, new, lengths, attention, choice):
+    """The rows of docs/kernels.md's table, as far as the choice of kernel goes."""
+    monkeypatch.setattr(dispatch, "architecture", lambda device: "sm_90")
+    able = dispatch.Kernel(lambda batch, device: None, lambda batch, device: None)
+    monkeypatch.setitem(dispatch.PHASES, "prefill", dict.fromkeys(dispatch.PREFILL, able))
+    monkeypatch.setitem(dispatch.PHASES, "select", dict.fromkeys(dispatch.SELECT, able))
+    batch = PrefillBatch(new, lengths, 4, 16)
+    assert dispatch.choose(batch, CPU, phase="prefill").kernel == attention
+    assert dispatch.choose(batch, CPU, phase="select").kernel == choice
 
 
 @pytest.mark.parametrize("slots", [1, 7, 500])
