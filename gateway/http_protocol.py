@@ -2,12 +2,14 @@
 malformed requests, after the answers to those before them on the connection.
 
 A connection that is neither being served nor idle between two requests (uvicorn's own keep-alive timer) has
-`header_timeout_s` to bring a whole request head, however its bytes are spread. Bodies: gateway/api/body.py."""
+`header_timeout_s` to bring a whole request head, however its bytes are spread. Bodies: gateway/api/body.py.
+A client that takes nothing of its answers for as long is dropped; of a stream: gateway/api/sse.py."""
 
 from __future__ import annotations
 
 import asyncio
 import secrets
+import sys
 from typing import Any, Final
 
 import httptools
@@ -64,12 +66,18 @@ class StreamConnection:
         if self._flow.write_paused and not self.gone:
             await self._flow.drain()
 
+    def abort(self) -> None:
+        self._transport.abort()  # the protocol's `connection_lost` tells the cycle
+
 
 class GatewayProtocol(HttpToolsProtocol):
     header_timeout_s = 30.0
     """Of the class made by `protocol`."""
 
     _header_timer: asyncio.TimerHandle | None = None
+    _unread_timer: asyncio.TimerHandle | None = None
+    _unread = 0
+    """Of the answers, in bytes, when last looked at; what comes since then makes it worthless, hence `sys.maxsize`."""
     _head_begun = False
     _head_bytes = 0
     """Of the finished lines of a request's head, by the parser's count."""
@@ -96,6 +104,9 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._disarm()
+        if self._unread_timer is not None:
+            self._unread_timer.cancel()
+            self._unread_timer = None
         if self._running is not None and not self._running.response_complete:
             self._tell_disconnect(self._running)  # uvicorn tells only the newest
         super().connection_lost(exc)
@@ -176,9 +187,28 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         answered = not self.pipeline
+        self._unread = sys.maxsize
+        if self._unread_timer is None and self.transport.get_write_buffer_size():
+            self._unread_timer = self.loop.call_later(self.header_timeout_s, self._look_at_unread)
         super().on_response_complete()
         if self._broken and answered and not self.transport.is_closing():
             self._refuse(self._fault or _improper())
+
+    def resume_writing(self) -> None:
+        self._unread = sys.maxsize  # it took something, and more may be written now
+        super().resume_writing()
+
+    def _look_at_unread(self) -> None:
+        """Also while the transport is closing: by itself it would wait for the client without end."""
+        self._unread_timer = None
+        left = self.transport.get_write_buffer_size()
+        running = self._running
+        streams = running is not None and running.chunked_encoding and not running.response_complete
+        if left and left >= self._unread and not streams:
+            self.transport.abort()
+        elif left:
+            self._unread = left
+            self._unread_timer = self.loop.call_later(self.header_timeout_s, self._look_at_unread)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._running = cycle

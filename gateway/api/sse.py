@@ -40,6 +40,9 @@ class Connection(Protocol):
     async def drain(self) -> None:
         """Comes back when it has caught up, or is gone."""
 
+    def abort(self) -> None:
+        """Drops the client and what it has not taken; `receive` then tells of the disconnect."""
+
 
 class Client:
     """The connection, and when it was last written to."""
@@ -60,6 +63,9 @@ class Client:
         self.waiting = True
         await self._connection.drain()
         self.waiting = False
+
+    def abort(self) -> None:
+        self._connection.abort()
 
 
 Produce = Callable[[Client], Awaitable[None]]
@@ -117,6 +123,10 @@ class EventStream(Response):
                 quiet = now() - client.last_write
                 if reader.done() or (client.waiting and quiet >= self._stall_s):
                     self._on_disconnect()
+                    if not reader.done():  # a mere return would keep the socket until the client takes the rest
+                        writer.cancel()
+                        client.abort()
+                        await reader
                     return
                 if not client.waiting and quiet >= self._keep_alive_s:
                     client.write(KEEP_ALIVE)

@@ -39,6 +39,10 @@ class Server:
         while self.stuck.is_set():
             await asyncio.sleep(0.001)
 
+    def abort(self) -> None:
+        self.notes.append("aborted")
+        self.gone.set()
+
     async def serve(self, produce: Produce, **times: float) -> None:
         async def closed() -> None:
             self.notes.append("closed")
@@ -98,7 +102,7 @@ async def test_client_takes_nothing() -> None:
     server = Server()
     server.stuck.set()
     await server.serve(pieces(b"a", b"b"), stall_s=0.05)
-    assert (server.sent, server.notes) == ([b"a"], ["gone", "closed"])
+    assert (server.sent, server.notes) == ([b"a"], ["gone", "aborted", "closed"])
 
 
 async def test_client_that_takes_nothing_of_the_end() -> None:
@@ -110,7 +114,7 @@ async def test_client_that_takes_nothing_of_the_end() -> None:
         server.stuck.set()
 
     await server.serve(produce, stall_s=0.05)
-    assert (server.sent, server.notes) == ([b"a"], ["gone", "closed"])
+    assert (server.sent, server.notes) == ([b"a"], ["gone", "aborted", "closed"])
 
 
 async def test_no_comments_for_a_client_that_takes_nothing() -> None:
