@@ -17,6 +17,7 @@ from typing import Final, TypeVar
 from pydantic import BaseModel
 
 from gateway.api.body import parse
+from gateway.errors import ApiError
 from gateway.media.types import HeldUrl
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -52,7 +53,10 @@ def parse_large(model: type[Model], body: bytes, put_back: Callable[[Model, Reso
     small, urls = take_out(body)
     if not urls:
         return parse(model, body)
-    value = parse(model, small)
+    try:
+        value = parse(model, small)
+    except ApiError:
+        return parse(model, body)  # the same refusal, with the places as they were sent
     if put_back(value, lambda url: urls.get(url, url)) == len(urls):
         return value
     return parse(model, body)

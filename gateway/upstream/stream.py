@@ -104,8 +104,6 @@ class GenerationStream:
             reader.finish()
             # The chunked body's last bytes let the connection go back to the pool; mostly they are here already.
             response.settle()
-            if self.on_success is not None:
-                self.on_success()
         except BadReply:
             self.broke()
             raise ApiError("engine_error", "the engine's answer broke off or was not understood") from None
@@ -124,6 +122,11 @@ class GenerationStream:
         self.span.first_token()
         if self.on_first_token is not None:
             self.on_first_token()
+
+    def succeeded(self) -> None:
+        """Everything that was asked for has come."""
+        if self.on_success is not None:
+            self.on_success()
 
     def broke(self) -> None:
         """The engine failed this answer. Before the first token the request may move, and who moves it counts the failure."""

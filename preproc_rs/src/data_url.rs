@@ -26,7 +26,7 @@ pub fn decode(bytes: &[u8], max_bytes: usize) -> Result<(String, Vec<u8>)> {
 }
 
 /// [start, end) of each JSON string in `body` that begins with `data:`, is longer than `least` and whose bytes are its
-/// characters: ASCII, no escapes. A string inside a string may be among them, never a part of one that has an end elsewhere.
+/// characters: ASCII, no escapes, nothing that JSON forbids. A string inside a string may be among them, never a part of one that has an end elsewhere.
 pub fn find(body: &[u8], least: usize) -> Vec<(usize, usize)> {
     let mut found = Vec::new();
     let mut at = 0;
@@ -36,7 +36,7 @@ pub fn find(body: &[u8], least: usize) -> Vec<(usize, usize)> {
             continue;
         }
         let start = at;
-        match next(body, start, |b| b == b'"' || b == b'\\' || !b.is_ascii()) {
+        match next(body, start, |b| b == b'"' || b == b'\\' || b < 0x20 || !b.is_ascii()) {
             Some(end) if body[end] == b'"' => {
                 if end - start > least {
                     found.push((start, end));
@@ -174,6 +174,9 @@ mod tests {
         assert_eq!(found, expected);
         assert!(find(body.as_bytes(), 213).is_empty());
         assert!(find(b"\"data:", 0).is_empty() && find(b"", 0).is_empty());
+        for forbidden in [b'\n', 0, 0x1f] {
+            assert!(find(&[b"\"data:aa".as_slice(), &[forbidden], b"aa\""].concat(), 0).is_empty());
+        }
     }
 
     #[test]

@@ -87,7 +87,8 @@ class MessageMapper:
             case TextPart(text=text) | RefusalPart(refusal=text):
                 return {"type": "text", "text": text}
             case ImagePart(image_url=value):
-                image = ImageUrl(url=value) if isinstance(value, str) else value
+                # Not validated again: that would make a plain string of a HeldUrl.
+                image = ImageUrl.model_construct(url=value) if isinstance(value, str) else value
                 media = MediaPart(
                     "image",
                     where,
@@ -96,7 +97,7 @@ class MessageMapper:
                     max_long_side_pixel=image.max_long_side_pixel,
                 )
             case VideoPart(video_url=given):
-                video = VideoUrl(url=given) if isinstance(given, str) else given
+                video = VideoUrl.model_construct(url=given) if isinstance(given, str) else given
                 media = MediaPart(
                     "video",
                     where,

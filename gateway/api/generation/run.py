@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from gateway.parsing import OutputParser
 
 FinishReason = Literal["stop", "length"]
-MOVABLE: Final = frozenset({"engine_error", "engine_timeout", "engine_unavailable", "overloaded"})
+MOVABLE: Final = frozenset({"engine_error", "engine_timeout", "engine_unavailable", "overloaded", "shutting_down"})
 
 
 class Update(Struct):
@@ -127,6 +127,10 @@ class Run:
                         await self._collect_usage()
                         return
                     await ready()
+                if self._open:
+                    self._stream.broke()
+                    raise ApiError("engine_error", "the engine ended its answer before every choice was finished")
+                self._stream.succeeded()
                 return
             except ApiError as e:
                 self._end_span(e.code)
@@ -208,7 +212,8 @@ class Run:
             case Failure(code, message, _):
                 child(self._metrics.upstream_failures, self._stream.client.name, "engine_error").inc()
                 self._stream.broke()
-                known = code if code in ERRORS and ERRORS[code][0] >= 500 else "engine_error"
+                # "internal_error" is ours to say: 500 would blame the gateway.
+                known = code if code != "internal_error" and ERRORS.get(code, (0,))[0] >= 500 else "engine_error"
                 raise ApiError(known, f"the engine failed: {message}")
 
     def _choice(self, index: int) -> Choice:
@@ -236,6 +241,7 @@ class Run:
         try:
             async with asyncio.timeout(self._abort_wait_s):
                 await self._stream.deliver(self._usage)
+                self._stream.succeeded()
         except (TimeoutError, ApiError):
             return  # the answer is complete; only the engine's last word is missing
 

@@ -59,6 +59,7 @@ class Stream:
 
     rid = "r"
     finished = False
+    tokens_seen = False
     span = NO_SPAN
 
     def __init__(self, reads: list[list[Reply]]) -> None:
@@ -71,6 +72,10 @@ class Stream:
                 return False
         return True
 
+    def succeeded(self) -> None: ...
+
+    def broke(self) -> None: ...
+
     def close(self) -> None: ...
 
 
@@ -80,7 +85,7 @@ def run_of(reads: list[list[Reply]], stop: tuple[str, ...], thinking: bool, choi
         for _ in range(choices)
     ]
 
-    async def nowhere(failed: str, why: ApiError) -> Opened:
+    async def nowhere(opened: Opened, failed: str, why: ApiError) -> Opened:
         raise why
 
     opened = Opened(Stream(reads), parsers, np.zeros(9, np.uint32), "tiny", "tiny", TEXTS, nowhere)  # type: ignore[arg-type]

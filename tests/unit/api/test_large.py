@@ -9,9 +9,10 @@ import orjson
 import pytest
 
 from gateway.api.body import parse
-from gateway.api.chat.messages import put_back_urls
+from gateway.api.chat.messages import MessageMapper, put_back_urls
 from gateway.api.chat.protocol import ChatRequest
 from gateway.api.large import LARGE_BYTES, parse_large, take_out
+from gateway.errors import ApiError
 from gateway.media.preproc import decode_data_url, options_of, reference_digest
 from gateway.media.problems import MediaProblem
 from gateway.media.settings import MediaSettings
@@ -51,6 +52,33 @@ def test_same_request_with_and_without(case: str) -> None:
     taken_out = parse_large(ChatRequest, raw, put_back_urls)
     put_back_urls(taken_out, _text)
     assert taken_out == parse(ChatRequest, raw)
+
+
+@pytest.mark.parametrize("kind", ["image_url", "video_url"])
+@pytest.mark.parametrize("form", ["string", "object"])
+def test_the_media_room_gets_the_held_url_in_either_form(kind: str, form: str) -> None:
+    """Symptom: as a plain string a large picture's stand-in was decoded."""
+    raw = orjson.dumps(body({"type": kind, kind: BIG if form == "string" else {"url": BIG}}))
+    [part] = MessageMapper(parse_large(ChatRequest, raw, put_back_urls)).media
+    assert part.url is not None and isinstance(part.url, HeldUrl) and _text(part.url) == BIG
+
+
+@pytest.mark.parametrize("wrong", [b"\n", b"\x00"])
+def test_what_json_forbids_is_refused_alike(wrong: bytes) -> None:
+    raw = CASES["object"][0].replace(b"QUJD", b"QU" + wrong + b"D", 1)
+    assert not take_out(raw)[1]
+    with pytest.raises(ApiError) as refused:
+        parse_large(ChatRequest, raw, put_back_urls)
+    assert refused.value.code == "invalid_json"
+
+
+def test_a_refusal_names_places_of_the_body_as_it_was_sent() -> None:
+    raw = CASES["object"][0] + b"x"
+    with pytest.raises(ApiError) as ours:
+        parse_large(ChatRequest, raw, put_back_urls)
+    with pytest.raises(ApiError) as plain:
+        parse(ChatRequest, raw)
+    assert str(ours.value) == str(plain.value) and ours.value.code == "invalid_json"
 
 
 def _text(url: str) -> str:
