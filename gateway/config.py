@@ -102,7 +102,10 @@ class Settings(BaseSettings):
     )
     server_keep_alive_s: int = Field(default=90, ge=1, description="Idle client connections are kept this long.")
     server_header_timeout_s: float = Field(
-        default=30.0, gt=0, description="A client has this long to send the headers of a request."
+        default=30.0,
+        gt=0,
+        description="A client has this long to send the headers of a request; one that takes nothing of a finished answer for "
+        "as long is dropped.",
     )
 
     api: ApiSettings = Field(
