@@ -13,6 +13,12 @@ from gateway.errors import ApiError
 T = TypeVar("T")
 
 
+async def disconnected(receive: Receive) -> None:
+    """Comes back when the client has left."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
 async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
     """Runs `work`; cancels it and raises ApiError("client_closed_request") when the client leaves first.
 
@@ -25,8 +31,7 @@ async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
 
     async def watch() -> None:
         nonlocal gone
-        while (await receive())["type"] != "http.disconnect":
-            pass
+        await disconnected(receive)
         gone = True
         caller.cancel()
 

@@ -18,6 +18,7 @@ import orjson
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from gateway.api.disconnect import disconnected
 from gateway.errors import ApiError
 
 log = logging.getLogger("catalejo.sse")
@@ -112,7 +113,7 @@ class EventStream(Response):
     async def _serve(self, client: Client, receive: Receive, send: Send) -> None:
         now = asyncio.get_running_loop().time
         writer = asyncio.create_task(self._write(client, send))
-        reader = asyncio.create_task(_wait_disconnect(receive))
+        reader = asyncio.create_task(disconnected(receive))
         try:
             tick = min(self._keep_alive_s, self._stall_s)
             while not writer.done():
@@ -157,8 +158,3 @@ class EventStream(Response):
             client.write(self._failure_event(failure))
         await client.ready()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-async def _wait_disconnect(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
