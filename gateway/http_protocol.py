@@ -3,7 +3,8 @@ malformed requests, after the answers to those before them on the connection.
 
 A connection that is neither being served nor idle between two requests (uvicorn's own keep-alive timer) has
 `header_timeout_s` to bring a whole request head, however its bytes are spread. Bodies: gateway/api/body.py.
-A client that takes nothing of its answers for as long is dropped; of a stream: gateway/api/sse.py."""
+A client that takes nothing of its answers for as long is dropped; of a stream: gateway/api/sse.py. Clients of HTTP/1.0:
+until_close.py."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from gateway.errors import ApiError
+from gateway.until_close import until_close
 
 MAX_HEAD_BYTES: Final = 64 << 10
 MAX_HEADERS: Final = 200
@@ -68,6 +70,18 @@ class StreamConnection:
 
     def abort(self) -> None:
         self._transport.abort()  # the protocol's `connection_lost` tells the cycle
+
+
+class UnframedConnection(StreamConnection):
+    """For a body that ends with the connection."""
+
+    __slots__ = ()
+
+    def write(self, data: bytes) -> bool:
+        if self.gone or self._transport.is_closing():
+            return True
+        self._transport.write(data)
+        return not self._flow.write_paused
 
 
 class GatewayProtocol(HttpToolsProtocol):
@@ -212,7 +226,11 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._running = cycle
-        connection = StreamConnection(self.transport, self.flow)
+        if cycle.scope["http_version"] == "1.1":
+            connection = StreamConnection(self.transport, self.flow)
+        else:
+            connection = UnframedConnection(self.transport, self.flow)
+            app = until_close(app, cycle)
         cycle.scope["extensions"] = {"catalejo.connection": connection}  # type: ignore[dict-item]  # uvicorn knows others
         super()._start_asgi_task(cycle, app)
 
