@@ -22,6 +22,7 @@ from gateway.api.context import RequestScope, context_of
 from gateway.api.docs_page import router as docs_router
 from gateway.api.fast_path import FastPath
 from gateway.api.files.router import create_router as create_files_router
+from gateway.api.head import as_get
 from gateway.api.health.router import metrics_router
 from gateway.api.health.router import router as health_router
 from gateway.api.models.router import router as models_router
@@ -136,6 +137,8 @@ class _Application(FastAPI):
         if self.fast_path is not None and self.fast_path.takes(scope):
             scope["app"] = self
             await self.fast_path(scope, receive, send)
+        elif scope.get("method") == "HEAD":
+            await self(as_get(scope), receive, send)
         else:
             await super().__call__(scope, receive, send)
 
