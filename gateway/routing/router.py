@@ -19,6 +19,7 @@ from gateway.errors import ApiError
 from gateway.media.residency import Residency
 from gateway.metrics import Metrics, child
 from gateway.routing.blocks import block_names
+from gateway.routing.connect import engine_client
 from gateway.routing.discovery import DiscoverySettings, Source, make_source
 from gateway.routing.elsewhere import Elsewhere, Load, own_load
 from gateway.routing.fleet import Fleet
@@ -28,7 +29,7 @@ from gateway.routing.policies import Choice, Policy, RouteRequest, make_policy
 from gateway.routing.policies.prefix_aware import PrefixAware
 from gateway.routing.settings import EngineEndpoint, RoutingSettings
 from gateway.routing.worker import Worker
-from gateway.upstream.client import EngineClient, EngineStatus
+from gateway.upstream.client import EngineStatus
 from gateway.upstream.settings import EngineTls, UpstreamSettings
 from gateway.upstream.tls import TlsContexts
 
@@ -165,12 +166,8 @@ class Router:
 
     def _make(self, name: str, endpoint: EngineEndpoint) -> Worker:
         assert self._session is not None
-        token = endpoint.token.get_secret_value() if endpoint.token else self._default_token
-        tls = endpoint.tls or self._upstream.tls
-        name_in_certificate = tls.server_name or endpoint.server_name
-        secure = self._tls.get(tls) if endpoint.url.startswith("https:") else None
-        client = EngineClient(
-            name, endpoint.url, token, self._session, self._upstream, self._metrics, secure, name_in_certificate
+        client = engine_client(
+            name, endpoint, self._default_token, self._session, self._upstream, self._metrics, self._tls
         )
         return Worker(endpoint, client, self._settings, self._metrics, self._rows)
 
