@@ -47,6 +47,15 @@ class EngineEndpoint(BaseModel):
             raise ValueError("the URL ends with its path: nothing with ? or # may follow")
         return value
 
+    def named_for(self, model: str) -> EngineEndpoint:
+        """With a name, where it has none: of the model and its address, which unlike its place in a list stays when others come
+        and go."""
+        if self.name:
+            return self
+        parts = urlsplit(self.url)
+        place = parts.netloc.rpartition("@")[2] + parts.path.rstrip("/")
+        return self.model_copy(update={"name": f"{model}/{place}"})
+
 
 class OutlierSettings(BaseModel):
     """When an engine is far from its peers; needs three engines (routing/outliers.py)."""
