@@ -36,6 +36,7 @@ from gateway.observability.loop_lag import watch_loop
 from gateway.observability.observer import Observer
 from gateway.processes.client import HubClient
 from gateway.processes.routing import share_load, share_routing
+from gateway.processes.server_tls import ServerTls
 from gateway.reload import Reloader
 from gateway.services import services_of, start
 
@@ -48,10 +49,11 @@ def create_app(
     hub: HubClient | None = None,
     operations_sockets: list[socket.socket] | None = None,
     reread: Callable[[], Settings] | None = None,
+    tls: ServerTls | None = None,
 ) -> FastAPI:
     """Everything heavy (checkpoint, media workers, engine pool) starts with the application's lifespan. `hub`: of the
     supervisor, when this is one of several processes; `operations_sockets`: the second port, when it is bound already;
-    `reread`: reads the configuration again, for SIGHUP."""
+    `reread`: reads the configuration again, for SIGHUP; `tls`: of the listening port, whose certificate is read again then."""
     metrics = Metrics()
     metrics.build.info({"version": version()})
     process = (0, 1) if hub is None else (hub.number, settings.workers)
@@ -81,7 +83,7 @@ def create_app(
                 )
             await running.enter_async_context(watch_loop(metrics))
             if reread is not None:
-                await running.enter_async_context(Reloader(reread, services).on_signal())
+                await running.enter_async_context(Reloader(reread, services, tls).on_signal())
             if hub is not None:
                 hub.serving()
             yield

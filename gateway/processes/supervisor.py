@@ -221,12 +221,14 @@ class Supervisor:
 
 
 def _tls_usable(old: Settings, new: Settings) -> bool:
-    """Whether the files of engines that are new can be used: a process refuses the whole reload otherwise."""
+    """Whether the certificate's files, and those of engines that are new, can be used: a process refuses the whole reload
+    otherwise."""
     known = [e for m in old.served for e in m.engines]
     try:
+        tls_context(old.tls)
         for endpoint in (e for m in new.served for e in m.engines if e not in known):
             if endpoint.url.startswith("https:"):
                 client_context(endpoint.tls or new.upstream.tls)
-    except BadTls:
+    except (BadTls, ListenError):
         return False
     return True
