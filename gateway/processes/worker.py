@@ -77,8 +77,10 @@ def main() -> int:
     order = msgspec.json.decode(sys.argv[1], type=Order)
     from gateway.commands.serve import serve
     from gateway.observability.logging import configure
+    from gateway.own_folders import hold
     from gateway.processes.client import HubClient
 
+    hold(Path(order.hub).parent)
     first = load(order.settings)
     settings = adapted(first, order)
     configure(settings.observability)
