@@ -56,8 +56,10 @@ def create_app(
     `reread`: reads the configuration again, for SIGHUP; `tls`: of the listening port, whose certificate is read again then."""
     metrics = Metrics()
     metrics.build.info({"version": version()})
-    process = (0, 1) if hub is None else (hub.number, settings.workers)
-    admission = Admission(settings.admission, metrics, rates=hub, places=hub, process=process)
+    if hub is None:
+        admission = Admission(settings.admission, metrics)
+    else:
+        admission = Admission(settings.admission, metrics, rates=hub, places=hub.places, model_gate=hub.places_of)
     observer = Observer(settings.observability, metrics)
 
     @asynccontextmanager
