@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import orjson
 import pytest
 from typer.testing import CliRunner
 
@@ -111,6 +112,36 @@ async def test_a_renewed_certificate_is_served_after_a_reload_and_a_broken_one_n
             assert await all_serve(new)
         put(*pairs[1])
         await reloaded("is reloaded; changed: nothing")
+
+
+async def test_a_client_that_leaves_waiting_requests_behind_is_noticed(
+    tmp_path: Path, files: tuple[Path, Path]
+) -> None:
+    """The end of its bytes is behind the waiting requests, which nobody reads yet, and TLS cannot be half-closed."""
+    certificate, key = files
+    trusting = ssl.create_default_context(cafile=str(certificate))
+    body = orjson.dumps(body_of("Hi", {"max_tokens": 100_000}))
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}"
+    request = head.encode() + b"\r\n\r\n" + body
+    async with Command(tmp_path, 1, tls={"certificate": str(certificate), "key": str(key)}) as gateway:
+        gateway.engine.script([{"pieces": ["x "] * 5000, "delay_ms": 20}])
+        plain = await asyncio.to_thread(socket.create_connection, ("127.0.0.1", gateway.port))
+        client = await asyncio.to_thread(trusting.wrap_socket, plain, server_hostname="localhost")
+        client.sendall(request)
+
+        async def runs() -> bool:
+            return bool(gateway.engine.running)
+
+        async def aborted() -> bool:
+            return len(gateway.engine.aborts()) == 1
+
+        await gateway.until(runs)
+        for _ in range(3):
+            client.sendall(request)
+            await asyncio.sleep(0.1)
+        client.close()
+        await gateway.until(aborted, 20)
+        assert len(gateway.engine.requests()) == 1
 
 
 async def test_a_client_that_never_finishes_its_handshake_is_dropped(tmp_path: Path, files: tuple[Path, Path]) -> None:
