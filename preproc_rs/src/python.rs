@@ -1,9 +1,11 @@
 //! The Python edge: immutable bytes in, the GIL released, pure Rust, errors with a stable code out.
 
 use crate::cancel::CancelToken;
+use crate::courtesy;
 use crate::error::{Code, Error};
 use crate::image::{self, ImageOptions};
 use crate::limits::*;
+use crate::long_values::{self, Kind};
 use crate::memory::Buffer;
 use crate::patchify::Rows;
 use crate::size::{check_cap, SizeRule};
@@ -322,11 +324,51 @@ fn decode_data_url<'py>(
     Ok((media_type, to_bytes(py, bytes)?))
 }
 
-/// [start, end) of each long data: URL in a JSON body that stands there without escapes.
+/// ("url" | "text" | "ids", start, end) of each value of a JSON body that is longer than `least` bytes.
 #[pyfunction]
-fn find_data_urls(py: Python<'_>, body: &Bound<'_, PyBytes>, least: usize) -> Vec<(usize, usize)> {
+fn find_long_values(py: Python<'_>, body: &Bound<'_, PyBytes>, least: usize) -> Vec<(&'static str, usize, usize)> {
     let bytes = body.as_bytes();
-    py.detach(|| url::find(bytes, least))
+    let name = |kind| match kind {
+        Kind::Url => "url",
+        Kind::Text => "text",
+        Kind::Ids => "ids",
+    };
+    let found = py.detach(|| long_values::find(bytes, least));
+    found.into_iter().map(|long| (name(long.kind), long.start, long.end)).collect()
+}
+
+/// UTF-8 of the JSON string whose content is [start, end) of the body.
+#[pyfunction]
+fn long_text<'py>(
+    py: Python<'py>,
+    body: &Bound<'py, PyBytes>,
+    start: usize,
+    end: usize,
+) -> PyResult<Bound<'py, PyBytes>> {
+    long_value(py, body, start, end, long_values::text)
+}
+
+/// The JSON list of ids that is [start, end) of the body, as u32 little-endian.
+#[pyfunction]
+fn long_ids<'py>(
+    py: Python<'py>,
+    body: &Bound<'py, PyBytes>,
+    start: usize,
+    end: usize,
+) -> PyResult<Bound<'py, PyBytes>> {
+    long_value(py, body, start, end, long_values::ids)
+}
+
+fn long_value<'py>(
+    py: Python<'py>,
+    body: &Bound<'py, PyBytes>,
+    start: usize,
+    end: usize,
+    read: fn(&[u8]) -> Option<Vec<u8>>,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let given = body.as_bytes().get(start..end);
+    let value = given.and_then(|given| py.detach(|| read(given)));
+    to_bytes(py, value.ok_or_else(|| PyValueError::new_err("start and end are not those of such a value"))?)
 }
 
 /// `PyBytes::new`, which copies with the GIL held: milliseconds for ten megabytes, most of them page faults.
@@ -339,8 +381,14 @@ fn to_bytes(py: Python<'_>, from: Vec<u8>) -> PyResult<Bound<'_, PyBytes>> {
     };
     let address = bytes.as_bytes().as_ptr() as usize;
     py.detach(move || {
-        // SAFETY: nobody else knows the object yet, which lives beyond this call and has room for `from`.
-        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), address as *mut u8, from.len()) };
+        let mut to = address as *mut u8;
+        for piece in courtesy::pieces(&from) {
+            // SAFETY: nobody else knows the object yet, which lives beyond this call and has room for `from`.
+            unsafe {
+                std::ptr::copy_nonoverlapping(piece.as_ptr(), to, piece.len());
+                to = to.add(piece.len());
+            }
+        }
         drop(from);
     });
     Ok(bytes)
@@ -374,6 +422,8 @@ fn preproc_rs(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(probe, m)?)?;
     m.add_function(wrap_pyfunction!(decode_alone, m)?)?;
     m.add_function(wrap_pyfunction!(decode_data_url, m)?)?;
-    m.add_function(wrap_pyfunction!(find_data_urls, m)?)?;
+    m.add_function(wrap_pyfunction!(find_long_values, m)?)?;
+    m.add_function(wrap_pyfunction!(long_text, m)?)?;
+    m.add_function(wrap_pyfunction!(long_ids, m)?)?;
     m.add_function(wrap_pyfunction!(sniff, m)?)
 }
