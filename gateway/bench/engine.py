@@ -114,10 +114,8 @@ class Stream(RequestProtocol):
 
     def tick(self) -> None:
         self._left -= 1
-        if self._openai:
-            data = OPENAI + (b"" if self._left else OPENAI_END)
-        else:
-            data = lines(self._total - self._left, self._total)
+        openai = OPENAI + (b"" if self._left else OPENAI_END)
+        data = openai if self._openai else lines(self._total - self._left, self._total)
         self.transport.write(chunk(data) + (b"" if self._left else LAST_CHUNK))
         if not self._left:
             self._clock.drop(self)

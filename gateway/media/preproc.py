@@ -10,7 +10,9 @@ import time
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
 from blake3 import blake3
+from numpy.typing import NDArray
 
 import preproc_rs
 from gateway.media.cache import Entry
@@ -104,10 +106,20 @@ def source_key(data: bytes, options: Options) -> str:
     return digest.hexdigest()
 
 
-def find_data_urls(body: bytes, least: int) -> list[tuple[int, int]]:
-    """[start, end) of the strings in a JSON body that are data: URLs longer than `least` bytes, without escapes."""
-    found: list[tuple[int, int]] = rs.find_data_urls(body, least)
+def find_long_values(body: bytes, least: int) -> list[tuple[str, int, int]]:
+    """("url" | "text" | "ids", start, end) of the values in a JSON body that are longer than `least` bytes."""
+    found: list[tuple[str, int, int]] = rs.find_long_values(body, least)
     return found
+
+
+def long_text(body: bytes, start: int, end: int) -> bytes:
+    """UTF-8 of a "text" or "url"."""
+    return bytes(rs.long_text(body, start, end))
+
+
+def long_ids(body: bytes, start: int, end: int) -> NDArray[np.uint32]:
+    """The token ids of an "ids"."""
+    return np.frombuffer(rs.long_ids(body, start, end), dtype="<u4")
 
 
 def decode_data_url(url: str, max_bytes: int) -> tuple[str, bytes]:

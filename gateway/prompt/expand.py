@@ -61,7 +61,7 @@ def expand(
     return out.joined(), items
 
 
-def _array(ids: list[int]) -> NDArray[np.uint32]:
+def _array(ids: list[int] | NDArray[np.uint32]) -> NDArray[np.uint32]:
     """Piece by piece: the conversion of a long list would keep other threads waiting for tens of milliseconds."""
     pieces = [np.asarray(ids[i : i + _PIECE], dtype=np.uint32) for i in range(0, len(ids), _PIECE)]
     return np.concatenate(pieces) if len(pieces) > 1 else np.asarray(ids, dtype=np.uint32)
