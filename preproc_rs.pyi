@@ -157,6 +157,12 @@ def long_text(body: bytes, start: int, end: int) -> bytes:
 def long_ids(body: bytes, start: int, end: int) -> bytes:
     """The list of ids that is [start, end) of the body, as u32 little-endian; ValueError when that is none."""
 
+def digest(prefix: bytes, data: bytes, start: int = 0, end: int | None = None) -> bytes:
+    """blake3-256 of `prefix` and then [start, end) of `data`; ValueError for what is no range."""
+
+def join(pieces: list[bytes]) -> bytes:
+    """b"".join(pieces), copied without the interpreter lock whatever their size."""
+
 def sniff(data: bytes) -> str | None:
     """Format by the first bytes: "jpeg", "png", "webp", "gif", "bmp", "tiff", "avif", "heic", "mp4", "webm", "mkv", "avi",
     "mpegts", "pdf", "svg"; None when unknown."""

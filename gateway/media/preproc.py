@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from blake3 import blake3
 from numpy.typing import NDArray
 
 import preproc_rs
@@ -90,20 +89,17 @@ def options_of(part: MediaPart, settings: MediaSettings) -> Options:
 
 def reference_digest(scope: str, reference: str, options: Options) -> bytes:
     """Names (who, what was referred to, how it is to be prepared) without keeping the reference itself."""
-    digest = blake3(repr((scope, options, url_bytes(reference))).encode())
+    prefix = repr((scope, options, url_bytes(reference))).encode()
     if isinstance(reference, HeldUrl):
-        digest.update(memoryview(reference.body)[reference.start : reference.end])
-    else:
-        digest.update(reference.encode("utf-8", "surrogatepass"))
-    return digest.digest()
+        return bytes(rs.digest(prefix, reference.body, reference.start, reference.end))
+    return bytes(rs.digest(prefix, reference.encode("utf-8", "surrogatepass")))
 
 
 def source_key(data: bytes, options: Options) -> str:
     if options.modality == "image":
         return str(rs.source_key(data, **options.image()))
-    digest = blake3(repr((rs.PREPROCESS_VERSION, "video", options)).encode())
-    digest.update(data)
-    return digest.hexdigest()
+    prefix = repr((rs.PREPROCESS_VERSION, "video", options)).encode()
+    return bytes(rs.digest(prefix, data)).hex()
 
 
 def find_long_values(body: bytes, least: int) -> list[tuple[str, int, int]]:
@@ -120,6 +116,10 @@ def long_text(body: bytes, start: int, end: int) -> bytes:
 def long_ids(body: bytes, start: int, end: int) -> NDArray[np.uint32]:
     """The token ids of an "ids"."""
     return np.frombuffer(rs.long_ids(body, start, end), dtype="<u4")
+
+
+def join(pieces: list[bytes]) -> bytes:
+    return bytes(rs.join(pieces))
 
 
 def decode_data_url(url: str, max_bytes: int) -> tuple[str, bytes]:

@@ -31,6 +31,14 @@ pub fn source_key(options: &str, data: &[u8]) -> String {
     hasher.finalize().to_hex().to_string()
 }
 
+/// Of the two together, for names that never leave the gateway.
+pub fn digest(prefix: &[u8], data: &[u8]) -> [u8; 32] {
+    let mut hasher = Hasher::new();
+    hasher.update(prefix);
+    update(&mut hasher, data);
+    *hasher.finalize().as_bytes()
+}
+
 fn update(hasher: &mut Hasher, data: &[u8]) {
     for piece in courtesy::pieces(data) {
         hasher.update(piece);

@@ -3,6 +3,7 @@
 use crate::cancel::CancelToken;
 use crate::courtesy;
 use crate::error::{Code, Error};
+use crate::hash;
 use crate::image::{self, ImageOptions};
 use crate::limits::*;
 use crate::long_values::{self, Kind};
@@ -371,25 +372,55 @@ fn long_value<'py>(
     to_bytes(py, value.ok_or_else(|| PyValueError::new_err("start and end are not those of such a value"))?)
 }
 
-/// `PyBytes::new`, which copies with the GIL held: milliseconds for ten megabytes, most of them page faults.
+/// blake3-256 of `prefix` and then [start, end) of `data`.
+#[pyfunction]
+#[pyo3(signature = (prefix, data, start=0, end=None))]
+fn digest<'py>(
+    py: Python<'py>,
+    prefix: &Bound<'py, PyBytes>,
+    data: &Bound<'py, PyBytes>,
+    start: usize,
+    end: Option<usize>,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let (prefix, whole) = (prefix.as_bytes(), data.as_bytes());
+    let given = whole
+        .get(start..end.unwrap_or(whole.len()))
+        .ok_or_else(|| PyValueError::new_err("start and end are not a range of the data"))?;
+    Ok(PyBytes::new(py, &py.detach(|| hash::digest(prefix, given))))
+}
+
+/// `b"".join(pieces)`.
+#[pyfunction]
+fn join<'py>(py: Python<'py>, pieces: Vec<Bound<'py, PyBytes>>) -> PyResult<Bound<'py, PyBytes>> {
+    let given: Vec<&[u8]> = pieces.iter().map(|piece| piece.as_bytes()).collect();
+    joined(py, &given)
+}
+
 fn to_bytes(py: Python<'_>, from: Vec<u8>) -> PyResult<Bound<'_, PyBytes>> {
-    let length = isize::try_from(from.len()).map_err(|_| PyValueError::new_err("too many bytes"))?;
+    let bytes = joined(py, &[&from])?;
+    py.detach(move || drop(from));
+    Ok(bytes)
+}
+
+/// `PyBytes::new` copies with the GIL held: milliseconds for ten megabytes, most of them page faults.
+fn joined<'py>(py: Python<'py>, parts: &[&[u8]]) -> PyResult<Bound<'py, PyBytes>> {
+    let total = parts.iter().try_fold(0usize, |sum, part| sum.checked_add(part.len()));
+    let length = total.and_then(|n| isize::try_from(n).ok()).ok_or_else(|| PyValueError::new_err("too many bytes"))?;
     // SAFETY: with a null pointer this gives a new bytes object of `length` bytes that are not set yet, or an error.
     let bytes = unsafe {
         let new = ffi::PyBytes_FromStringAndSize(std::ptr::null(), length);
         Bound::from_owned_ptr_or_err(py, new)?.cast_into_unchecked::<PyBytes>()
     };
     let address = bytes.as_bytes().as_ptr() as usize;
-    py.detach(move || {
+    py.detach(|| {
         let mut to = address as *mut u8;
-        for piece in courtesy::pieces(&from) {
-            // SAFETY: nobody else knows the object yet, which lives beyond this call and has room for `from`.
+        for piece in parts.iter().flat_map(|part| courtesy::pieces(part)) {
+            // SAFETY: nobody else knows the object yet, which lives beyond this call and has room for all parts.
             unsafe {
                 std::ptr::copy_nonoverlapping(piece.as_ptr(), to, piece.len());
                 to = to.add(piece.len());
             }
         }
-        drop(from);
     });
     Ok(bytes)
 }
@@ -425,5 +456,7 @@ fn preproc_rs(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(find_long_values, m)?)?;
     m.add_function(wrap_pyfunction!(long_text, m)?)?;
     m.add_function(wrap_pyfunction!(long_ids, m)?)?;
+    m.add_function(wrap_pyfunction!(digest, m)?)?;
+    m.add_function(wrap_pyfunction!(join, m)?)?;
     m.add_function(wrap_pyfunction!(sniff, m)?)
 }
