@@ -29,7 +29,6 @@ ESCAPES: Final = re.compile(
 """A whole surrogate pair, half of one, or the beginning of any other escape: only the second is six bytes long."""
 LONE_HALF: Final = rb"\ufffd"
 JOIN_OFF_LOOP_BYTES: Final = 1 << 20
-"""From here on joining gives up the interpreter lock (CPython), so that a thread is of use."""
 
 
 async def read_body(request: Request, settings: ApiSettings) -> bytes:
@@ -61,10 +60,14 @@ async def read_body(request: Request, settings: ApiSettings) -> bytes:
 
 
 async def _joined(pieces: list[bytes], size: int) -> bytes:
-    """Megabytes in a thread: the interpreter lets the others run while it copies them."""
+    """Megabytes in a thread, which lets the others run while it copies them."""
     if len(pieces) == 1:
         return pieces[0]
-    return b"".join(pieces) if size < JOIN_OFF_LOOP_BYTES else await asyncio.to_thread(b"".join, pieces)
+    if size < JOIN_OFF_LOOP_BYTES:
+        return b"".join(pieces)
+    from gateway.media.preproc import join
+
+    return await asyncio.to_thread(join, pieces)
 
 
 def _too_slow(settings: ApiSettings, size: int) -> ApiError:

@@ -23,6 +23,7 @@ from gateway.prompt.run_cache import MIN_CHARS, RunCache
 from gateway.prompt.shadow import Shadow
 
 _PROBE_CHARS: Final = 1 << 16
+_SEARCHED_CHARS: Final = 1 << 18
 _SURE_BYTES_PER_TOKEN: Final = 4
 """Texts of fewer bytes per allowed token are encoded without asking first whether they are too long."""
 _BATCH_FROM_CHARS: Final = 4096
@@ -89,6 +90,7 @@ class Vocabulary:
         self.longest_token = max((len(b) for i, b in enumerate(self.token_bytes) if i not in special), default=1)
         """Bytes of the longest token that text can become."""
         self._plain = Tokenizer.from_str(orjson.dumps(_without_added(spec, self.added)).decode())
+        self._longest_added = max((len(t.content) for t in self.added), default=0)
         self._by_content = {t.content: t for t in self.added}
         self._fixed: dict[str, list[int]] = {}
         # The reference matches tokens marked `normalized` only in what the others leave over.
@@ -177,7 +179,7 @@ class Vocabulary:
 
     def _cut_once(self, pattern: re.Pattern[str], text: str) -> Iterator[str | AddedToken]:
         position = 0
-        for match in pattern.finditer(text):
+        for match in pattern.finditer(text) if len(text) <= _SEARCHED_CHARS else self._matches(pattern, text):
             token = self._by_content[match[0]]
             start, end = match.span()
             if start < position or (token.single_word and _inside_word(text, start, end)):
@@ -190,6 +192,19 @@ class Vocabulary:
                 end = len(text) - len(text[end:].lstrip())
             position = end
         yield text[position:]
+
+    def _matches(self, pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
+        """`pattern.finditer(text)`, but a long text in steps, since a search holds the interpreter lock to its end. Each sees
+        as far beyond its own end as a token reaches."""
+        start = 0
+        while start < len(text):
+            step_end = start + _SEARCHED_CHARS
+            for match in pattern.finditer(text, start, step_end + self._longest_added):
+                if match.start() >= step_end:
+                    break
+                start = match.end()
+                yield match
+            start = max(start, step_end)
 
 
 def utf8_bytes(text: str) -> int:
