@@ -17,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
 from gateway.api.settings import ApiSettings
+from gateway.at_most import at_most
 from gateway.errors import ApiError
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -45,8 +46,7 @@ async def read_body(request: Request, settings: ApiSettings) -> bytes:
         while more and size <= limit:
             slowest = began + settings.body_idle_s + size / settings.body_min_bytes_per_s
             try:
-                async with asyncio.timeout_at(min(loop.time() + settings.body_idle_s, slowest)):
-                    piece, more = await _receive(request)
+                piece, more = await at_most(min(loop.time() + settings.body_idle_s, slowest), _receive(request))
             except TimeoutError:
                 raise _too_slow(settings, size) from None
             size += len(piece)
