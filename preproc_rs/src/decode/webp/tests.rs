@@ -145,6 +145,29 @@ fn a_cancelled_job_stops() {
     assert!(kept.rows.is_empty());
 }
 
+/// Found by fuzzing: a partition of ones starts with a value above its range, which no encoder writes. The excess doubles with
+/// every bit until differences no longer fit 31 bits, and the second reader took a zero where libwebp takes a one.
+#[test]
+fn equals_libwebp_where_the_value_exceeds_the_range() {
+    if !available() {
+        return;
+    }
+    let mut random = Random(6);
+    for round in 0..200 {
+        let (width, height) = (1 + random.below(60), 1 + random.below(60));
+        let rgb = pixels(&mut random, width, height);
+        let mut data = encoded(&mut random, &rgb, width, height);
+        // RIFF header, chunk header, frame tag with the length of the first partition, size.
+        let tag = u32::from_le_bytes([data[20], data[21], data[22], 0]);
+        let tokens = 30 + (tag >> 5) as usize;
+        let from = tokens + [0, 3, 6, 9][random.below(4)];
+        let ones = 1 + random.below(12);
+        data.iter_mut().skip(from).take(ones).for_each(|byte| *byte = 255);
+        let (expected, got) = both(&data).expect("a lossy picture without alpha");
+        assert!(expected == got, "round {round}: {width} x {height}, {ones} bytes from {from} on");
+    }
+}
+
 /// A target that fails takes the decoder down with its own error or panic, not the process.
 #[test]
 fn what_a_target_says_comes_through() {
