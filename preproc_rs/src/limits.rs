@@ -47,8 +47,16 @@ pub const WHOLE_IMAGE_BYTES: u64 = 400 << 20;
 pub const MAX_CHUNKS: usize = 100_000;
 /// What the PNG decoder may allocate besides the rows.
 pub const PNG_DECODER_BYTES: usize = 16 << 20;
-/// Entries of the first EXIF directory looked at.
-pub const EXIF_MAX_ENTRIES: usize = 1_000;
+/// Entries of a TIFF or EXIF directory looked at.
+pub const IFD_MAX_ENTRIES: usize = 1_000;
+/// Tiles of a TIFF reach beyond its picture: all of their bytes may be this many times the picture's, and this much more.
+pub const TIFF_TILES_FACTOR: u64 = 4;
+pub const TIFF_TILES_BYTES: u64 = 64 << 20;
+/// Strips and tiles of a TIFF may share bytes: all lengths together may be this many times the file's, and this much more.
+pub const TIFF_PACKED_FACTOR: u64 = 2;
+pub const TIFF_PACKED_BYTES: u64 = 16 << 20;
+/// Samples of a pixel of a TIFF; more than colours and alpha are passed over.
+pub const TIFF_MAX_SAMPLES: usize = 8;
 
 /// Rows handed to the resizer at once.
 pub const BAND_ROWS: usize = 16;

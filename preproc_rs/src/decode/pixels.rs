@@ -9,7 +9,7 @@ fn mul_div_255(a: u32, b: u32) -> u32 {
 
 /// One channel over opaque white.
 #[inline]
-fn over_white(value: u8, alpha: u8) -> u8 {
+pub fn over_white(value: u8, alpha: u8) -> u8 {
     let (v, a) = (u32::from(value), u32::from(alpha));
     // Pillow's alpha_composite: 7 extra bits of precision, then a division by 255 through shifts.
     let t = v * a * 128 + 255 * (255 * 128 - a * 128) + (0x80 << 7);
