@@ -31,6 +31,22 @@ impl Orientation {
         };
         Orientation { transposed, flip_x, flip_y }
     }
+
+    /// Turns what is upright so far by 90 degrees against the clock.
+    pub fn quarter_left(&mut self) {
+        // Transposing and then turning upside down; a mirror before a transposition is the other mirror behind it.
+        let Orientation { transposed, flip_x, flip_y } = *self;
+        *self = Orientation { transposed: !transposed, flip_x: flip_y, flip_y: !flip_x };
+    }
+
+    /// Mirrors what is upright so far: left and right, or top and bottom.
+    pub fn mirror(&mut self, left_right: bool) {
+        if left_right {
+            self.flip_x = !self.flip_x;
+        } else {
+            self.flip_y = !self.flip_y;
+        }
+    }
 }
 
 /// Reads a TIFF block (what stands behind "Exif\0\0" in a JPEG, in eXIf of a PNG, in EXIF of a WebP).

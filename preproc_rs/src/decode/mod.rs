@@ -5,6 +5,8 @@
 
 pub mod bmp;
 pub mod gif;
+#[cfg(any(feature = "avif", feature = "heic"))]
+pub mod heif;
 pub mod jpeg;
 #[cfg(any(test, fuzzing))]
 pub mod kept;
@@ -84,6 +86,10 @@ pub const FORMATS: &[&str] = &[
     "BMP",
     #[cfg(feature = "tiff")]
     "TIFF",
+    #[cfg(feature = "avif")]
+    "AVIF",
+    #[cfg(feature = "heic")]
+    "HEIC",
 ];
 
 /// "JPEG, PNG, WebP, GIF or BMP"
@@ -104,6 +110,10 @@ pub fn decode(format: &str, job: &Job<'_>, target: &mut dyn Target) -> Result<()
         "bmp" => bmp::decode(job, target),
         #[cfg(feature = "tiff")]
         "tiff" => tiff::decode(job, target),
+        #[cfg(feature = "avif")]
+        "avif" => heif::decode(job, target),
+        #[cfg(feature = "heic")]
+        "heic" => heif::decode(job, target),
         off if matches!(off, "tiff" | "avif" | "heic") => {
             bail!(DecoderDisabled, "{} images are not accepted here; send {}", off.to_uppercase(), formats_text())
         }

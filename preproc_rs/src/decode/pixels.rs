@@ -9,7 +9,7 @@ fn mul_div_255(a: u32, b: u32) -> u32 {
 
 /// One channel over opaque white.
 #[inline]
-pub fn over_white(value: u8, alpha: u8) -> u8 {
+fn over_white(value: u8, alpha: u8) -> u8 {
     let (v, a) = (u32::from(value), u32::from(alpha));
     // Pillow's alpha_composite: 7 extra bits of precision, then a division by 255 through shifts.
     let t = v * a * 128 + 255 * (255 * 128 - a * 128) + (0x80 << 7);
@@ -33,6 +33,20 @@ pub fn rgba_to_rgb(source: &[u8], rgb: &mut [u8]) {
         for c in 0..3 {
             to[c] = over_white(from[c], from[3]);
         }
+    }
+}
+
+/// One pixel, whose colours may be multiplied with its alpha already.
+#[cfg(any(feature = "tiff", feature = "avif", feature = "heic"))]
+pub fn lay_onto_white(rgb: &mut [u8], alpha: u8, multiplied: bool) {
+    for value in rgb {
+        if multiplied {
+            *value = match alpha {
+                0 => 0,
+                alpha => (255 * u32::from(*value) / u32::from(alpha)).min(255) as u8,
+            };
+        }
+        *value = over_white(*value, alpha);
     }
 }
 

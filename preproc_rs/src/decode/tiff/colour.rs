@@ -89,31 +89,17 @@ impl Depth {
 pub fn to_rgb(colour: &Colour, alpha: Alpha, samples: usize, row: &[u8], rgb: &mut [u8]) {
     let colours = colour.samples();
     for (pixel, out) in row.chunks_exact(samples).zip(rgb.chunks_exact_mut(3)) {
-        let mut upright = [0; 4];
-        let upright = &mut upright[..colours];
-        upright.copy_from_slice(&pixel[..colours]);
-        if alpha == Alpha::Associated {
-            upright.iter_mut().for_each(|v| *v = divided(*v, pixel[colours]));
-        }
         match colour {
-            Colour::Gray { white_is_zero } => out.fill(if *white_is_zero { 255 - upright[0] } else { upright[0] }),
-            Colour::Rgb => out.copy_from_slice(upright),
-            Colour::Palette(colours) => out.copy_from_slice(&colours[usize::from(upright[0])]),
+            Colour::Gray { white_is_zero } => out.fill(if *white_is_zero { 255 - pixel[0] } else { pixel[0] }),
+            Colour::Rgb => out.copy_from_slice(&pixel[..3]),
+            Colour::Palette(colours) => out.copy_from_slice(&colours[usize::from(pixel[0])]),
             Colour::Cmyk => {
-                upright.iter_mut().for_each(|v| *v = 255 - *v);
-                pixels::inverted_cmyk_to_rgb(upright, out);
+                let inverted = [0, 1, 2, 3].map(|i| 255 - pixel[i]);
+                pixels::inverted_cmyk_to_rgb(&inverted, out);
             }
         }
         if alpha != Alpha::None {
-            out.iter_mut().for_each(|v| *v = pixels::over_white(*v, pixel[colours]));
+            pixels::lay_onto_white(out, pixel[colours], alpha == Alpha::Associated);
         }
-    }
-}
-
-/// A colour before it was multiplied with its alpha.
-fn divided(value: u8, alpha: u8) -> u8 {
-    match alpha {
-        0 => 0,
-        alpha => (255 * u32::from(value) / u32::from(alpha)).min(255) as u8,
     }
 }

@@ -135,7 +135,7 @@ impl<'a> Layout<'a> {
             let picture = width * self.height as u64 * samples;
             // Sides below 2^32, at most 8 samples of 2 bytes, less than 2^32 rows: 128 bits are enough.
             let tiled = self.across as u128 * self.row_bytes() as u128 * (self.height * self.planes) as u128;
-            if tiled > u128::from(picture * TIFF_TILES_FACTOR + TIFF_TILES_BYTES) {
+            if tiled > u128::from(picture * TILES_FACTOR + TILES_BYTES) {
                 bail!(
                     LimitExceeded,
                     "the tiles of this TIFF take {} MiB, too many for a picture of {} x {} pixels",
@@ -156,7 +156,7 @@ impl<'a> Layout<'a> {
             }
             return Ok(());
         };
-        let budget = job.data.len() as u64 * TIFF_PACKED_FACTOR + TIFF_PACKED_BYTES;
+        let budget = job.data.len() as u64 * PACKED_FACTOR + PACKED_BYTES;
         let mut packed = 0u64;
         for i in 0..chunks {
             packed = packed.saturating_add(lengths.get(i).ok_or_else(|| missing("the length of a strip or tile"))?);
