@@ -125,8 +125,13 @@ fn upsample(plane: &Plane<'_>, frame: &Frame<'_>, style: Style, y: usize, sums: 
     };
     let (near, far) = pair(y, frame.shift_y, plane.rows);
     let (near, far) = (plane.row(near, frame.bits), plane.row(far, frame.bits));
+    // libyuv takes the last column of an odd width as it is.
+    let last_odd = if frame.luma.width.is_multiple_of(2) { 0 } else { frame.luma.width };
     for (x, sum) in sums.iter_mut().enumerate() {
-        let (a, b) = pair(x, frame.shift_x, plane.width);
+        let (a, mut b) = pair(x, frame.shift_x, plane.width);
+        if x + 1 == last_odd {
+            b = a;
+        }
         let of = |row: &[u8]| 3 * sample(row, a, frame.bits) + sample(row, b, frame.bits);
         *sum = 3 * of(near) + of(far);
     }
