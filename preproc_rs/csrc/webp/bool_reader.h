@@ -90,10 +90,9 @@ ALWAYS_INLINE void took_1(struct reader *r) {
   r->range = r->next[r->range + 128];
 }
 
-/* For symbols nobody can predict: all ones where `difference` is negative, without a branch. The empty asm keeps the compiler
- * from making one. */
-ALWAYS_INLINE uint32_t mask_negative(int64_t difference) {
-  uint32_t mask = (uint32_t)(difference >> 63);
+/* For symbols nobody can predict: all ones or none, without a branch. The empty asm keeps the compiler from making one. */
+ALWAYS_INLINE uint32_t mask_of(int one) {
+  uint32_t mask = -(uint32_t)one;
   __asm__("" : "+r"(mask));
   return mask;
 }
@@ -102,7 +101,7 @@ ALWAYS_INLINE uint32_t mask_negative(int64_t difference) {
  * all 32 bits: it is compared as the unsigned number it is. */
 ALWAYS_INLINE int bit(VP8BitReader *br, struct reader *r, uint32_t p) {
   (void)is_1(br, r, p);
-  const uint32_t one = mask_negative((int64_t)r->split - (int64_t)r->top);
+  const uint32_t one = mask_of(r->top > r->split);
   const uint32_t low = r->split + 1, high = r->range - r->split;
   r->value -= (uint64_t)(low & one) << r->bits;
   r->bits -= shift_of(low ^ ((low ^ high) & one));
@@ -115,7 +114,7 @@ ALWAYS_INLINE int bit(VP8BitReader *br, struct reader *r, uint32_t p) {
 ALWAYS_INLINE int with_sign(VP8BitReader *br, struct reader *r, int v) {
   if (__builtin_expect(r->bits < 0, 0)) fetch(br, r);
   const uint32_t split = r->range >> 1;
-  const uint32_t one = mask_negative((int32_t)(split - (uint32_t)(r->value >> r->bits)));
+  const uint32_t one = mask_of((int32_t)(split - (uint32_t)(r->value >> r->bits)) < 0);
   r->value -= (uint64_t)((split + 1) & one) << r->bits;
   r->bits -= 1;
   r->range = (r->range + one) | 1;
