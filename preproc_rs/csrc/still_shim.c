@@ -12,7 +12,7 @@
 #include <libavutil/mem.h>
 #include <libavutil/pixdesc.h>
 
-enum status { OK = 0, CORRUPT = 1, UNSUPPORTED = 2, NO_MEMORY = 3, SIZE = 4 };
+enum status { OK = 0, CORRUPT = 1, UNSUPPORTED = 2, NO_MEMORY = 3, SIZE = 4, NO_DECODER = 5 };
 
 struct catalejo_still {
   AVCodecContext *codec;
@@ -70,7 +70,7 @@ struct catalejo_still *catalejo_still_open(int av1, const uint8_t *config, size_
                                            size_t max_alloc, int *status) {
   av_log_set_level(AV_LOG_QUIET);
   av_max_alloc(max_alloc);
-  *status = UNSUPPORTED;
+  *status = NO_DECODER;
   const AVCodec *decoder = avcodec_find_decoder_by_name(av1 ? "libdav1d" : "hevc");
   if (!decoder) return NULL;
   *status = NO_MEMORY;

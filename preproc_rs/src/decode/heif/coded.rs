@@ -148,6 +148,10 @@ fn error(status: c_int) -> Error {
     match status {
         2 => Error::new(Code::UnsupportedFormat, "this kind of coded picture is not supported"),
         3 => out_of_memory(1024),
+        5 => Error::new(
+            Code::DecoderDisabled,
+            "AVIF and HEIC images of this codec are not accepted here: this server's libavcodec has no decoder for it",
+        ),
         4 => Error::new(Code::Corrupt, "the picture has another size than its file says"),
         _ => Error::new(Code::Corrupt, "the coded picture is corrupt"),
     }
