@@ -35,6 +35,9 @@ class Connection(Protocol):
     `scope["extensions"]["catalejo.connection"]`, of gateway/http_protocol.py. For bodies without a length, between
     http.response.start and the last http.response.body."""
 
+    nothing: bytes
+    """To be set to what means nothing to the client: the server asks with it, between two pieces, whether it is there."""
+
     def write(self, data: bytes) -> bool:
         """Sends a piece, or drops it when the client is gone. False: the client is slower than we are."""
 
@@ -50,6 +53,7 @@ class Client:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        connection.nothing = KEEP_ALIVE
         self._now = asyncio.get_running_loop().time
         self.last_write = self._now()
         self.waiting = False
