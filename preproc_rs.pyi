@@ -16,6 +16,10 @@ ERROR_CODES: Final[tuple[str, ...]]
 HAS_VIDEO: Final[bool]
 """Whether this build has libav; without it `prepare_video` raises decoder_disabled."""
 
+IMAGE_FORMATS: Final[tuple[str, ...]]
+"""Formats of images that are decoded, as people write them: "JPEG", "PNG", "WebP", "GIF", "BMP", and those of the features
+this build has: "TIFF", "AVIF", "HEIC"."""
+
 class PreprocError(ValueError):
     """A refused file or option."""
 

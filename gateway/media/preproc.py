@@ -22,7 +22,12 @@ from gateway.media.types import HeldUrl, MediaPart, PreparedMedia, url_bytes
 rs: Any = preproc_rs
 IMAGE_FORMATS: Final = frozenset({"jpeg", "png", "webp", "gif", "bmp", "tiff", "avif", "heic", "ico"})
 VIDEO_FORMATS: Final = frozenset({"mp4", "webm", "mkv", "avi", "mpegts"})
-_TAKEN: Final = {"image": "JPEG, PNG, WebP, GIF or BMP", "video": "MP4, WebM, Matroska, AVI or MPEG-TS"}
+_TAKEN: Final = {
+    "image": f"{', '.join(rs.IMAGE_FORMATS[:-1])} or {rs.IMAGE_FORMATS[-1]}",
+    "video": "MP4, WebM, Matroska, AVI or MPEG-TS",
+}
+IMAGE_TYPES: Final = tuple(f"image/{name.lower()}" for name in rs.IMAGE_FORMATS)
+"""Media types of the images this build decodes: TIFF, AVIF and HEIC are options of the extension."""
 HEAD_BYTES: Final = 4096
 """Enough of a file to know its format."""
 LONG_SIDE_MIN: Final = 112

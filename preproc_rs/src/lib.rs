@@ -9,6 +9,7 @@ pub mod decode;
 pub mod error;
 pub mod exif;
 pub mod hash;
+pub mod ifd;
 pub mod image;
 pub mod limits;
 pub mod long_values;
@@ -16,6 +17,8 @@ pub mod memory;
 pub mod patchify;
 #[cfg(feature = "extension-module")]
 mod python;
+#[cfg(test)]
+mod random;
 pub mod resize;
 pub mod sampling;
 pub mod size;

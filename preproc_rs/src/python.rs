@@ -2,6 +2,7 @@
 
 use crate::cancel::CancelToken;
 use crate::courtesy;
+use crate::decode::FORMATS;
 use crate::error::{Code, Error};
 use crate::hash;
 use crate::image::{self, ImageOptions};
@@ -448,6 +449,7 @@ fn preproc_rs(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<Prepared>()?;
     m.add_function(wrap_pyfunction!(prepare_image, m)?)?;
     m.add("HAS_VIDEO", cfg!(feature = "video"))?;
+    m.add("IMAGE_FORMATS", PyTuple::new(m.py(), FORMATS)?)?;
     m.add_function(wrap_pyfunction!(prepare_video, m)?)?;
     m.add_function(wrap_pyfunction!(source_key, m)?)?;
     m.add_function(wrap_pyfunction!(probe, m)?)?;
