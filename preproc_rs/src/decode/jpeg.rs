@@ -11,6 +11,11 @@ use crate::resize::stream::row_stride;
 use std::ffi::{c_char, c_int, CStr};
 use turbojpeg_sys as _; // links the vendored library
 
+/// libjpeg-turbo writes rows that begin at multiples of its vector's size past the caches, and the resize, which reads them
+/// next, would wait for memory: every row begins CACHED_OFFSET behind such a multiple.
+const STORE_BYTES: usize = 32;
+const CACHED_OFFSET: usize = 8;
+
 #[repr(C)]
 #[derive(Default)]
 struct Info {
@@ -105,8 +110,10 @@ pub fn decode(job: &Job<'_>, target: &mut dyn Target) -> Result<()> {
     // SAFETY: an open handle on which start has not been called.
     handle.check(unsafe { catalejo_jpeg_start(handle.raw, c_int::from(four), max_scans) })?;
     let (width, height) = (info.width as usize, info.height as usize);
-    let stride = if four { 4 * width } else { row_stride(width) };
-    let mut band: Vec<u8> = try_zeroed(BAND_ROWS * stride)?;
+    let stride = if four { 4 * width } else { row_stride(width) }.next_multiple_of(STORE_BYTES);
+    let mut room: Vec<u8> = try_zeroed(BAND_ROWS * stride + STORE_BYTES)?;
+    let skip = CACHED_OFFSET.wrapping_sub(room.as_ptr().addr()) % STORE_BYTES;
+    let band = &mut room[skip..][..BAND_ROWS * stride];
     let mut converted: Vec<u8> = try_zeroed(if four { BAND_ROWS * row_stride(width) } else { 0 })?;
     let mut done = 0;
     while done < height {
@@ -117,11 +124,11 @@ pub fn decode(job: &Job<'_>, target: &mut dyn Target) -> Result<()> {
         handle.check(unsafe { catalejo_jpeg_read(handle.raw, band.as_mut_ptr(), stride, rows as u32) })?;
         if four {
             for (from, to) in band.chunks_exact(stride).zip(converted.chunks_exact_mut(row_stride(width))) {
-                pixels::inverted_cmyk_to_rgb(from, &mut to[..3 * width]);
+                pixels::inverted_cmyk_to_rgb(&from[..4 * width], &mut to[..3 * width]);
             }
             target.push(&converted, row_stride(width), rows)?;
         } else {
-            target.push(&band, stride, rows)?;
+            target.push(band, stride, rows)?;
         }
         done += rows;
     }
