@@ -66,7 +66,8 @@ impl Picture {
         let rows: Vec<&[u8]> = wide.bytes.chunks_exact(3 * width).collect();
         let mut bytes = vec![0; 3 * height * width];
         for (window, out) in taps.windows.iter().zip(bytes.chunks_exact_mut(3 * width)) {
-            native::vertical(&rows[window.start..window.start + window.len], taps.weights(*window), taps.bits, out);
+            let rows = &rows[window.start..window.start + window.len];
+            native::vertical(rows, taps.weights(*window), taps.bits, out, 3 * width);
         }
         Picture { height, width, bytes }
     }
@@ -98,7 +99,8 @@ fn streamed(stored: &Picture, turn: Orientation, size: (usize, usize), form: For
     stream.sink.0
 }
 
-const SIZES: [(usize, usize, usize, usize); 14] = [
+/// Of the last two, one needs several tiles of columns, the other has windows longer than a tile.
+const SIZES: [(usize, usize, usize, usize); 16] = [
     (1, 1, 56, 56),
     (1, 200, 28, 812),
     (200, 1, 812, 28),
@@ -113,6 +115,8 @@ const SIZES: [(usize, usize, usize, usize); 14] = [
     (5, 1031, 28, 84),
     (113, 640, 28, 168),
     (640, 113, 165, 28),
+    (18, 3000, 28, 560),
+    (19, 4001, 28, 28),
 ];
 
 #[test]
