@@ -153,3 +153,10 @@ fn too_few_rows_and_too_many_are_errors() {
     short.push(&band, stride, 8).expect("fits");
     assert!(short.finish().is_err());
 }
+
+/// So that no run of these tests passes without the vector forms that every CPU of its kind has.
+#[test]
+#[cfg(target_arch = "aarch64")]
+fn arm_runs_neon() {
+    assert_eq!(Form::best(), Form::Neon);
+}

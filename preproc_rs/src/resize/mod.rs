@@ -1,7 +1,7 @@
 //! Resize of interleaved RGB bytes, bit for bit the reference processor's: horizontal pass, bytes, vertical pass, bytes.
 //!
-//! `taps` makes the integer filter of an axis; `native`, `avx2`, `avx512` apply it. The form is chosen once per axis by what the
-//! CPU has; all forms give equal bytes (tests below run every form the CPU has on odd sizes). `stream` feeds rows
+//! `taps` makes the integer filter of an axis; `native`, `avx2`, `avx512`, `neon` apply it, and `lanes` is what the vector forms
+//! share. All forms give equal bytes (`tests/resize.rs` runs every form the CPU has on odd sizes). `stream` feeds rows
 //! through both passes without holding the picture.
 
 #[cfg(target_arch = "x86_64")]
@@ -10,6 +10,8 @@ pub mod avx2;
 pub mod avx512;
 mod lanes;
 pub mod native;
+#[cfg(target_arch = "aarch64")]
+pub mod neon;
 pub mod stream;
 pub mod taps;
 
@@ -25,6 +27,8 @@ pub enum Form {
     Avx2,
     #[cfg(target_arch = "x86_64")]
     Avx512,
+    #[cfg(target_arch = "aarch64")]
+    Neon,
 }
 
 impl Form {
@@ -35,6 +39,10 @@ impl Form {
             return &[Form::Native, Form::Avx2, Form::Avx512];
         } else if avx2::available() {
             return &[Form::Native, Form::Avx2];
+        }
+        #[cfg(target_arch = "aarch64")]
+        if neon::available() {
+            return &[Form::Native, Form::Neon];
         }
         &[Form::Native]
     }
@@ -50,6 +58,8 @@ impl Form {
             Form::Avx2 => "avx2",
             #[cfg(target_arch = "x86_64")]
             Form::Avx512 => "avx512",
+            #[cfg(target_arch = "aarch64")]
+            Form::Neon => "neon",
         }
     }
 
@@ -71,6 +81,8 @@ impl Form {
             Form::Avx2 => Some(avx2::horizontal),
             #[cfg(target_arch = "x86_64")]
             Form::Avx512 => Some(avx512::horizontal),
+            #[cfg(target_arch = "aarch64")]
+            Form::Neon => Some(neon::horizontal),
         }
     }
 
@@ -81,6 +93,8 @@ impl Form {
             Form::Avx2 => avx2::vertical,
             #[cfg(target_arch = "x86_64")]
             Form::Avx512 => avx512::vertical,
+            #[cfg(target_arch = "aarch64")]
+            Form::Neon => neon::vertical,
         }
     }
 }
