@@ -6,7 +6,7 @@ use super::{pixels, Header, Job, Target};
 use crate::error::{bail, Code, Error, Result};
 use crate::exif::{self, Orientation};
 use crate::limits::*;
-use crate::memory::{out_of_memory, try_zeroed};
+use crate::memory::{out_of_memory, try_zeroed, Buffer};
 use crate::resize::stream::row_stride;
 use std::ffi::{c_char, c_int, CStr};
 use turbojpeg_sys as _; // links the vendored library
@@ -111,7 +111,7 @@ pub fn decode(job: &Job<'_>, target: &mut dyn Target) -> Result<()> {
     handle.check(unsafe { catalejo_jpeg_start(handle.raw, c_int::from(four), max_scans) })?;
     let (width, height) = (info.width as usize, info.height as usize);
     let stride = if four { 4 * width } else { row_stride(width) }.next_multiple_of(STORE_BYTES);
-    let mut room: Vec<u8> = try_zeroed(BAND_ROWS * stride + STORE_BYTES)?;
+    let mut room = Buffer::take(BAND_ROWS * stride + STORE_BYTES)?;
     let skip = CACHED_OFFSET.wrapping_sub(room.as_ptr().addr()) % STORE_BYTES;
     let band = &mut room[skip..][..BAND_ROWS * stride];
     let mut converted: Vec<u8> = try_zeroed(if four { BAND_ROWS * row_stride(width) } else { 0 })?;

@@ -14,7 +14,7 @@ use super::{Form, Horizontal, Vertical};
 use crate::error::{bail, Result};
 use crate::exif::Orientation;
 use crate::limits::{BAND_ROWS, ROW_PAD};
-use crate::memory::{try_vec, try_zeroed};
+use crate::memory::{try_vec, try_zeroed, Buffer};
 
 /// Takes the resized rows of the upright picture, each once, in any order.
 pub trait RowSink {
@@ -82,7 +82,7 @@ pub struct Stream<S: RowSink> {
     transposed: bool,
     cols: Side<Horizontal>,
     rows: Side<Vertical>,
-    ring: Vec<u8>,
+    ring: Buffer,
     ring_stride: usize,
     ring_rows: usize,
     /// Results of the pass down columns: one row, or up to BAND_ROWS of a transposed picture.
@@ -113,7 +113,7 @@ impl<S: RowSink> Stream<S> {
         let ring_stride = row_stride(if transposed { in_w } else { out_w });
         let ring_rows = rows.longest() + BAND_ROWS;
         Ok(Stream {
-            ring: try_zeroed(ring_rows * ring_stride)?,
+            ring: Buffer::take(ring_rows * ring_stride)?,
             lines: try_zeroed(if transposed { BAND_ROWS } else { 1 } * ring_stride)?,
             held: 0,
             columns: try_zeroed(if transposed { out_w * row_stride(out_h) } else { 0 })?,
