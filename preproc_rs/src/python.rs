@@ -191,7 +191,6 @@ fn prepare_image(
         apply_exif,
         max_bytes,
         max_pixels,
-        ..ImageOptions::default()
     };
     let token = cancel.map(|c| c.0.clone()).unwrap_or_default();
     let bytes = data.as_bytes();

@@ -1,5 +1,7 @@
 //! JPEG through libjpeg-turbo, 16 rows at a time: accurate integer DCT, fancy upsampling, as every reference decodes.
 //!
+//! Where the resize takes them, rows come as planes of Y, Cb and Cr, and it makes RGB of them while it turns them.
+//!
 //! Only baseline-like files stream; a progressive one is held as coefficients, so it has budgets of its own.
 
 use super::{pixels, Header, Job, Target};
@@ -7,7 +9,7 @@ use crate::error::{bail, Code, Error, Result};
 use crate::exif::{self, Orientation};
 use crate::limits::*;
 use crate::memory::{out_of_memory, try_zeroed, Buffer};
-use crate::resize::stream::row_stride;
+use crate::resize::stream::{plane_stride, row_stride};
 use std::ffi::{c_char, c_int, CStr};
 use turbojpeg_sys as _; // links the vendored library
 
@@ -23,6 +25,7 @@ struct Info {
     height: u32,
     components: u32,
     four_colours: u32,
+    planes: u32,
     multiple_scans: u32,
     coefficient_bytes: u64,
 }
@@ -34,7 +37,7 @@ struct Raw {
 
 extern "C" {
     fn catalejo_jpeg_open(data: *const u8, size: usize, cancel: *const u8, info: *mut Info) -> *mut Raw;
-    fn catalejo_jpeg_start(j: *mut Raw, four_colours: c_int, max_scans: c_int) -> c_int;
+    fn catalejo_jpeg_start(j: *mut Raw, four_colours: c_int, plane: usize, max_scans: c_int) -> c_int;
     fn catalejo_jpeg_read(j: *mut Raw, out: *mut u8, stride: usize, rows: u32) -> c_int;
     fn catalejo_jpeg_status(j: *const Raw) -> c_int;
     fn catalejo_jpeg_message(j: *const Raw) -> *const c_char;
@@ -107,10 +110,16 @@ pub fn decode(job: &Job<'_>, target: &mut dyn Target) -> Result<()> {
 
     let max_scans = (JPEG_MAX_SCAN_PIXELS / pixels).clamp(1, JPEG_MAX_SCANS) as c_int;
     let four = info.four_colours != 0;
-    // SAFETY: an open handle on which start has not been called.
-    handle.check(unsafe { catalejo_jpeg_start(handle.raw, c_int::from(four), max_scans) })?;
     let (width, height) = (info.width as usize, info.height as usize);
-    let stride = if four { 4 * width } else { row_stride(width) }.next_multiple_of(STORE_BYTES);
+    let plane = if info.planes != 0 && target.takes_planes() { plane_stride(width) } else { 0 };
+    // SAFETY: an open handle on which start has not been called.
+    handle.check(unsafe { catalejo_jpeg_start(handle.raw, c_int::from(four), plane, max_scans) })?;
+    let stride = match (plane, four) {
+        (0, true) => 4 * width,
+        (0, false) => row_stride(width),
+        (plane, _) => 3 * plane,
+    };
+    let stride = if plane == 0 { stride.next_multiple_of(STORE_BYTES) } else { stride };
     let mut room = Buffer::take(BAND_ROWS * stride + STORE_BYTES)?;
     let skip = CACHED_OFFSET.wrapping_sub(room.as_ptr().addr()) % STORE_BYTES;
     let band = &mut room[skip..][..BAND_ROWS * stride];
@@ -127,6 +136,8 @@ pub fn decode(job: &Job<'_>, target: &mut dyn Target) -> Result<()> {
                 pixels::inverted_cmyk_to_rgb(&from[..4 * width], &mut to[..3 * width]);
             }
             target.push(&converted, row_stride(width), rows)?;
+        } else if plane != 0 {
+            target.push_planes(band, stride, rows)?;
         } else {
             target.push(band, stride, rows)?;
         }

@@ -4,7 +4,8 @@
 //! widens 8 bytes of RGB to 4 units of one row, and 4 x 4 of these are transposed in each half of a register.
 //! Vertical: two rows are interleaved byte by byte, and one multiply-add does 2 taps of 8 bytes.
 
-use super::lanes::{Packed, Unit, Windows, GROUP, LANES};
+use super::lanes::{Packed, Turn, Unit, Windows, GROUP, LANES};
+use super::Pixels;
 use crate::limits::ROW_PAD;
 use std::arch::x86_64::*;
 
@@ -13,18 +14,42 @@ pub fn available() -> bool {
 }
 
 /// Up to LANES rows.
-pub fn horizontal(rows: &[&[u8]], packed: &mut Packed, out: &mut [&mut [u8]]) {
+pub fn horizontal(rows: &[&[u8]], pixels: Pixels, packed: &mut Packed, out: &mut [&mut [u8]]) {
     assert!(available());
     // SAFETY: AVX2 was detected.
-    unsafe { packed.run(rows, out, turn, filter) }
+    unsafe { packed.run((rows, pixels), out, turn_of(pixels), filter) }
 }
 
-/// `lanes::Turn`.
-///
-/// # Safety
-/// AVX2; 24 * steps + 4 readable bytes of each row; 12 * steps writable units.
+/// AVX2 is all it needs.
+pub fn turn_of(pixels: Pixels) -> Turn {
+    match pixels {
+        Pixels::Rgb => turn,
+        Pixels::Ycc => turn_planes,
+    }
+}
+
+/// The 8 rows of one half of each unit, which a loop can hold in registers: lanes 0..4 are the first four.
+fn rows_of_half(rows: &[*const u8; LANES], half: usize) -> [*const u8; 8] {
+    std::array::from_fn(|j| rows[4 * half + j % 4 + j / 4 * 8])
+}
+
+/// 4 x 4 words of 32 bits in each half of the registers, transposed.
+#[inline]
 #[target_feature(enable = "avx2")]
-pub unsafe fn turn(rows: &[*const u8; LANES], steps: usize, units: *mut Unit) {
+fn transposed([a, b, c, d]: [__m256i; 4]) -> [__m256i; 4] {
+    let low = [_mm256_unpacklo_epi32(a, b), _mm256_unpacklo_epi32(c, d)];
+    let high = [_mm256_unpackhi_epi32(a, b), _mm256_unpackhi_epi32(c, d)];
+    [
+        _mm256_unpacklo_epi64(low[0], low[1]),
+        _mm256_unpackhi_epi64(low[0], low[1]),
+        _mm256_unpacklo_epi64(high[0], high[1]),
+        _mm256_unpackhi_epi64(high[0], high[1]),
+    ]
+}
+
+/// `lanes::Turn` of RGB: 24 * steps + 4 readable bytes of each row.
+#[target_feature(enable = "avx2")]
+unsafe fn turn(rows: &[*const u8; LANES], _plane: usize, steps: usize, units: *mut Unit) {
     const NONE: i8 = -1;
     let pick = |a: [i8; 4], b: [i8; 4]| {
         let of = |i: usize| [a[i], NONE, b[i], NONE];
@@ -37,8 +62,7 @@ pub unsafe fn turn(rows: &[*const u8; LANES], steps: usize, units: *mut Unit) {
     let picks =
         [pick([0, 1, 2, 6], [3, 4, 5, 9]), pick([1, 2, 6, 7], [4, 5, 9, 10]), pick([2, 6, 7, 8], [5, 9, 10, 11])];
     for half in 0..2 {
-        // 8 rows, which the loop holds in registers.
-        let rows: [*const u8; 8] = std::array::from_fn(|j| rows[4 * half + j % 4 + j / 4 * 8]);
+        let rows = rows_of_half(rows, half);
         for step in 0..steps {
             for (part, pick) in picks.iter().enumerate() {
                 // SAFETY: 24 * step + 12 + 16 <= 24 * steps + 4; 12 * step + 4 * part + 3 < 12 * steps.
@@ -49,17 +73,62 @@ pub unsafe fn turn(rows: &[*const u8; LANES], steps: usize, units: *mut Unit) {
                         let both = _mm256_inserti128_si256(low, _mm_loadu_si128(rows[j + 4].add(at).cast()), 1);
                         _mm256_shuffle_epi8(both, *pick)
                     };
-                    let (a, b, c, d) = (row(0), row(1), row(2), row(3));
-                    let (ab, cd) = (_mm256_unpacklo_epi32(a, b), _mm256_unpacklo_epi32(c, d));
-                    let (ef, gh) = (_mm256_unpackhi_epi32(a, b), _mm256_unpackhi_epi32(c, d));
-                    let turned = [
-                        _mm256_unpacklo_epi64(ab, cd),
-                        _mm256_unpackhi_epi64(ab, cd),
-                        _mm256_unpacklo_epi64(ef, gh),
-                        _mm256_unpackhi_epi64(ef, gh),
-                    ];
+                    let turned = transposed([row(0), row(1), row(2), row(3)]);
                     for (k, turned) in turned.into_iter().enumerate() {
                         let unit = units.add(12 * step + 4 * part + k);
+                        _mm256_store_si256(unit.cast::<__m256i>().add(half), turned);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// `lanes::Turn` of planes: 8 * steps readable bytes of each. RGB is libjpeg-turbo's to the bit, each sum rounded as its
+/// 16-bit conversion rounds: R - Y = 1.402 Cr, G - Y = -0.34414 Cb - 0.71414 Cr, B - Y = 1.772 Cb.
+#[target_feature(enable = "avx2")]
+unsafe fn turn_planes(rows: &[*const u8; LANES], plane: usize, steps: usize, units: *mut Unit) {
+    let middle = _mm256_set1_epi16(128);
+    // 0.402 and -0.228 in 15 bits; -0.34414 and 1 - 0.71414 in 16.
+    let (of_red, of_blue) = (_mm256_set1_epi16(13_173), _mm256_set1_epi16(-7_471));
+    let of_green = _mm256_set1_epi32(-22_554 & 0xffff | 18_734 << 16);
+    let half_bit = _mm256_set1_epi32(1 << 15);
+    let zero = _mm256_setzero_si256();
+    for half in 0..2 {
+        let rows = rows_of_half(rows, half);
+        for step in 0..steps {
+            let mut colours = [[zero; 4]; 3];
+            let at = [8 * step, plane + 8 * step, 2 * plane + 8 * step];
+            for j in 0..4 {
+                // 8 samples of two rows, as words. SAFETY: 8 readable bytes of each plane for each step.
+                let load = |k: usize| unsafe {
+                    let first = _mm_castsi128_pd(_mm_loadl_epi64(rows[j].add(at[k]).cast()));
+                    _mm256_cvtepu8_epi16(_mm_castpd_si128(_mm_loadh_pd(first, rows[j + 4].add(at[k]).cast())))
+                };
+                let (y, cb, cr) = (load(0), _mm256_sub_epi16(load(1), middle), _mm256_sub_epi16(load(2), middle));
+                let red = _mm256_add_epi16(_mm256_mulhrs_epi16(cr, of_red), cr);
+                let blue = _mm256_add_epi16(_mm256_mulhrs_epi16(cb, of_blue), _mm256_add_epi16(cb, cb));
+                let sum = |two| _mm256_srai_epi32(_mm256_add_epi32(_mm256_madd_epi16(two, of_green), half_bit), 16);
+                let green = _mm256_packs_epi32(sum(_mm256_unpacklo_epi16(cb, cr)), sum(_mm256_unpackhi_epi16(cb, cr)));
+                colours[0][j] = _mm256_add_epi16(y, red);
+                colours[1][j] = _mm256_add_epi16(y, _mm256_sub_epi16(green, cr));
+                colours[2][j] = _mm256_add_epi16(y, blue);
+            }
+            for (channel, [a, b, c, d]) in colours.into_iter().enumerate() {
+                // Clamped to bytes, a pair of pixels is 16 bits wide; pairs of 4 rows come together, then are words again.
+                let (first, second) = (_mm256_packus_epi16(a, b), _mm256_packus_epi16(c, d));
+                let (even, odd) = (_mm256_unpacklo_epi16(first, second), _mm256_unpackhi_epi16(first, second));
+                let (low, high) = (_mm256_unpacklo_epi16(even, odd), _mm256_unpackhi_epi16(even, odd));
+                let turned = [
+                    _mm256_unpacklo_epi8(low, zero),
+                    _mm256_unpackhi_epi8(low, zero),
+                    _mm256_unpacklo_epi8(high, zero),
+                    _mm256_unpackhi_epi8(high, zero),
+                ];
+                for (pair, turned) in turned.into_iter().enumerate() {
+                    // SAFETY: 12 writable units for each step.
+                    unsafe {
+                        let unit = units.add(12 * step + 3 * pair + channel);
                         _mm256_store_si256(unit.cast::<__m256i>().add(half), turned);
                     }
                 }

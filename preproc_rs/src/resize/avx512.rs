@@ -3,8 +3,9 @@
 //! Horizontal: see `lanes`; a unit is a register, and two taps of a channel in all rows are one instruction. Turning the
 //! rows and writing them back are `avx2`'s. Vertical: as in `avx2`, with twice the width and a fused accumulate.
 
-use super::avx2::{turn, write, Words};
+use super::avx2::{turn_of, write, Words};
 use super::lanes::{Packed, Unit, Windows, GROUP, LANES};
+use super::Pixels;
 use crate::limits::ROW_PAD;
 use std::arch::x86_64::*;
 
@@ -17,10 +18,10 @@ pub fn available() -> bool {
 }
 
 /// Up to LANES rows.
-pub fn horizontal(rows: &[&[u8]], packed: &mut Packed, out: &mut [&mut [u8]]) {
+pub fn horizontal(rows: &[&[u8]], pixels: Pixels, packed: &mut Packed, out: &mut [&mut [u8]]) {
     assert!(available());
     // SAFETY: the features were detected.
-    unsafe { packed.run(rows, out, turn, filter) }
+    unsafe { packed.run((rows, pixels), out, turn_of(pixels), filter) }
 }
 
 /// `lanes::Filter`.

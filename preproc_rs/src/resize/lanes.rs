@@ -9,6 +9,7 @@
 //! may touch them, their values meet weight zero only; writes may, too.
 
 use super::taps::Taps;
+use super::Pixels;
 use crate::error::Result;
 use crate::limits::ROW_PAD;
 use crate::memory::{try_vec, try_zeroed};
@@ -16,14 +17,15 @@ use std::ops::Range;
 
 /// Rows handled at once.
 pub const LANES: usize = 16;
-/// Pairs of pixels turned at once: 24 bytes of a row, and how many bytes that may read.
+/// Pairs of pixels turned at once: 24 bytes of a row, and how many bytes that may read, or 8 bytes of each plane.
 pub const STEP_PAIRS: usize = 4;
 const STEP_READS: usize = 28;
+const STEP_READS_PLANE: usize = 8;
 /// Output pixels written at once; a form may write WRITE_PAD bytes behind the last.
 pub const GROUP: usize = 16;
 const WRITE_PAD: usize = 16;
-/// Pairs of a tile, unless one window alone has more: 21 KiB of units.
-const TILE_PAIRS: usize = 112;
+/// Pairs of a tile, unless one window alone has more: 27 KiB of units.
+const TILE_PAIRS: usize = 144;
 
 /// One channel of two neighbouring pixels in LANES rows. Which row lies where is the form's affair.
 #[repr(align(64))]
@@ -43,8 +45,8 @@ struct Tile {
     steps: usize,
 }
 
-/// Fills 12 * steps units from `steps` times 24 bytes of each row.
-pub type Turn = unsafe fn(rows: &[*const u8; LANES], steps: usize, units: *mut Unit);
+/// Fills 12 * steps units from `steps` times 24 bytes of each row, or 8 of each of its planes, which lie `plane` bytes apart.
+pub type Turn = unsafe fn(rows: &[*const u8; LANES], plane: usize, steps: usize, units: *mut Unit);
 /// Writes pixels `first ..` of each row, one for each window.
 pub type Filter = unsafe fn(windows: Windows<'_>, bits: u32, first: usize, out: &[*mut u8; LANES]);
 
@@ -74,8 +76,8 @@ pub struct Packed {
     tiles: Vec<Tile>,
     units: Vec<Unit>,
     bits: u32,
-    /// Source bytes a row must have so that every read stays inside.
-    reach: usize,
+    /// The last pair of pixels at which a step begins.
+    last_step: usize,
 }
 
 impl Packed {
@@ -97,30 +99,43 @@ impl Packed {
             spans.push(Span { unit: first, weight, pairs: weights.len() - weight });
         }
         let mut tiles: Vec<Tile> = try_vec(n_out)?;
-        let (mut start, mut reach, mut most) = (0, 0, 0);
+        let (mut start, mut last_step, mut most) = (0, 0, 0);
         while start < n_out {
             let tile = next_tile(&spans, start);
             for span in &mut spans[tile.outputs.clone()] {
                 span.unit = 3 * (span.unit - tile.first_pair);
             }
             start = tile.outputs.end;
-            reach = reach.max(6 * (tile.first_pair + STEP_PAIRS * (tile.steps - 1)) + STEP_READS);
+            last_step = last_step.max(tile.first_pair + STEP_PAIRS * (tile.steps - 1));
             most = most.max(tile.steps);
             tiles.push(tile);
         }
         let units = try_zeroed(3 * STEP_PAIRS * most)?;
-        Ok(Packed { spans, weights, tiles, units, bits: taps.bits, reach })
+        Ok(Packed { spans, weights, tiles, units, bits: taps.bits, last_step })
     }
 
     /// Up to LANES rows. Panics when a slice is too short, so that the unsafe part cannot leave it.
     ///
     /// # Safety
     /// The CPU has what `turn` and `filter` need.
-    pub unsafe fn run(&mut self, rows: &[&[u8]], out: &mut [&mut [u8]], turn: Turn, filter: Filter) {
+    pub unsafe fn run(
+        &mut self,
+        (rows, pixels): (&[&[u8]], Pixels),
+        out: &mut [&mut [u8]],
+        turn: Turn,
+        filter: Filter,
+    ) {
         const { assert!(ROW_PAD >= STEP_READS && ROW_PAD >= WRITE_PAD) };
+        // Bytes of a pair in a row or plane, and how far the last step reads in it.
+        let (pair, reach) = match pixels {
+            Pixels::Rgb => (6, 6 * self.last_step + STEP_READS),
+            Pixels::Ycc => (2, 2 * self.last_step + STEP_READS_PLANE),
+        };
         assert!(!rows.is_empty() && rows.len() <= LANES && rows.len() == out.len());
+        let planes = if pixels == Pixels::Ycc { 3 } else { 1 };
+        let plane = rows[0].len() / planes;
         for (row, out) in rows.iter().zip(out.iter()) {
-            assert!(row.len() >= self.reach, "row of {} bytes, {} needed", row.len(), self.reach);
+            assert!(row.len() == planes * plane && plane >= reach, "row of {} bytes, {reach} needed", row.len());
             assert!(out.len() >= 3 * self.spans.len() + WRITE_PAD, "output row lacks its padding");
         }
         // Lanes without a row repeat the last one: the same bytes are written again.
@@ -131,10 +146,10 @@ impl Packed {
             *target = out.as_mut_ptr();
         }
         for tile in &self.tiles {
-            // SAFETY: reads end at `reach`, checked above for each row; `units` holds the steps of the largest tile. Writes
+            // SAFETY: reads end at `reach`, checked above for each row and plane; `units` holds the steps of the largest tile. Writes
             // begin at 3 * output and end WRITE_PAD bytes behind the last, checked above.
             unsafe {
-                turn(&sources.map(|row| row.add(6 * tile.first_pair)), tile.steps, self.units.as_mut_ptr());
+                turn(&sources.map(|row| row.add(pair * tile.first_pair)), plane, tile.steps, self.units.as_mut_ptr());
                 let spans = &self.spans[tile.outputs.clone()];
                 let windows = Windows { spans, units: &self.units, weights: &self.weights };
                 filter(windows, self.bits, tile.outputs.start, &targets);

@@ -69,8 +69,16 @@ impl Form {
     }
 }
 
-/// What the horizontal pass of a vector form takes: rows, their filter, where to.
-type HorizontalPass = fn(&[&[u8]], &mut Packed, &mut [&mut [u8]]);
+/// What a row holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pixels {
+    Rgb,
+    /// Three planes of equal length: Y, Cb, Cr of JPEG. Only forms that `Horizontal::takes_planes`.
+    Ycc,
+}
+
+/// What the horizontal pass of a vector form takes: rows, what they hold, their filter, where to.
+type HorizontalPass = fn(&[&[u8]], Pixels, &mut Packed, &mut [&mut [u8]]);
 type VerticalPass = fn(&[&[u8]], &[i16], u32, &mut [u8], usize);
 
 impl Form {
@@ -83,6 +91,15 @@ impl Form {
             Form::Avx512 => Some(avx512::horizontal),
             #[cfg(target_arch = "aarch64")]
             Form::Neon => Some(neon::horizontal),
+        }
+    }
+
+    /// Whether its horizontal pass makes RGB of planes.
+    fn takes_planes(self) -> bool {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Form::Avx2 | Form::Avx512 => true,
+            _ => false,
         }
     }
 
@@ -109,6 +126,7 @@ pub struct Horizontal {
     taps: Taps,
     /// A vector form and its filter; None: the plain form.
     vectors: Option<(HorizontalPass, Packed)>,
+    takes_planes: bool,
 }
 
 impl Horizontal {
@@ -122,14 +140,20 @@ impl Horizontal {
             Some(pass) => Some((pass, Packed::new(&taps)?)),
             None => None,
         };
-        Ok(Some(Horizontal { taps, vectors }))
+        Ok(Some(Horizontal { taps, vectors, takes_planes: form.takes_planes() }))
     }
 
-    /// Each of `rows` to the target at its place; best LANES at a time. Rows and targets are padded to ROW_PAD.
-    pub fn run(&mut self, rows: &[&[u8]], targets: &mut [&mut [u8]]) {
+    pub fn takes_planes(&self) -> bool {
+        self.takes_planes
+    }
+
+    /// Each of `rows` to the target at its place; best LANES at a time. Rows and targets are padded to ROW_PAD. Panics at planes
+    /// that the form does not take.
+    pub fn run(&mut self, rows: &[&[u8]], pixels: Pixels, targets: &mut [&mut [u8]]) {
+        assert!(pixels == Pixels::Rgb || self.takes_planes);
         for (rows, targets) in rows.chunks(LANES).zip(targets.chunks_mut(LANES)) {
             match &mut self.vectors {
-                Some((pass, packed)) => pass(rows, packed, targets),
+                Some((pass, packed)) => pass(rows, pixels, packed, targets),
                 None => {
                     for (row, target) in rows.iter().zip(targets) {
                         native::horizontal(row, &self.taps, target);

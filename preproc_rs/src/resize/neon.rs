@@ -5,6 +5,7 @@
 //! time.
 
 use super::lanes::{Packed, Unit, Windows, GROUP, LANES};
+use super::Pixels;
 use crate::limits::ROW_PAD;
 use std::arch::aarch64::*;
 
@@ -13,10 +14,10 @@ pub fn available() -> bool {
 }
 
 /// Up to LANES rows.
-pub fn horizontal(rows: &[&[u8]], packed: &mut Packed, out: &mut [&mut [u8]]) {
-    assert!(available());
+pub fn horizontal(rows: &[&[u8]], pixels: Pixels, packed: &mut Packed, out: &mut [&mut [u8]]) {
+    assert!(available() && pixels == Pixels::Rgb);
     // SAFETY: NEON was detected.
-    unsafe { packed.run(rows, out, turn, filter) }
+    unsafe { packed.run((rows, pixels), out, turn, filter) }
 }
 
 /// 8 x 8 bytes in each half: byte j of row i to byte i of row j.
@@ -46,7 +47,7 @@ fn transposed(m: [uint8x16_t; 8]) -> [uint8x16_t; 8] {
 
 /// `lanes::Turn`.
 #[target_feature(enable = "neon")]
-unsafe fn turn(rows: &[*const u8; LANES], steps: usize, units: *mut Unit) {
+unsafe fn turn(rows: &[*const u8; LANES], _plane: usize, steps: usize, units: *mut Unit) {
     for step in 0..steps {
         // SAFETY: 24 readable bytes of each row for each step.
         let row = |r: usize| unsafe { vld3_u8(rows[r].add(24 * step)) };

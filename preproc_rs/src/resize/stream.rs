@@ -10,7 +10,7 @@
 //!
 //! Memory: a ring of (longest window + 1 band) rows; for transposed pictures also the resized picture.
 
-use super::{Form, Horizontal, Vertical};
+use super::{Form, Horizontal, Pixels, Vertical};
 use crate::error::{bail, Result};
 use crate::exif::Orientation;
 use crate::limits::{BAND_ROWS, ROW_PAD};
@@ -27,6 +27,12 @@ pub fn row_stride(width: usize) -> usize {
     3 * width + ROW_PAD
 }
 
+/// Bytes from one plane of a row to the next, in a row of planes: an odd number of cache lines, so that the planes of a band,
+/// which are read side by side, lie in different sets of the cache.
+pub fn plane_stride(width: usize) -> usize {
+    ((width + ROW_PAD).div_ceil(64) | 1) * 64
+}
+
 /// One stored axis: its filter, or none when the size stays, and whether it is stored in reverse.
 struct Side<Filter> {
     filter: Option<Filter>,
@@ -37,9 +43,9 @@ struct Side<Filter> {
 
 impl Side<Horizontal> {
     /// The pass along each of `rows`, to the target at its place.
-    fn run(&mut self, rows: &[&[u8]], targets: &mut [&mut [u8]]) {
+    fn run(&mut self, rows: &[&[u8]], pixels: Pixels, targets: &mut [&mut [u8]]) {
         if let Some(filter) = &mut self.filter {
-            return filter.run(rows, targets);
+            return filter.run(rows, pixels, targets);
         }
         let bytes = 3 * self.n_in;
         for (source, target) in rows.iter().zip(targets) {
@@ -130,7 +136,29 @@ impl<S: RowSink> Stream<S> {
 
     /// The next `count` stored rows, `stride` bytes apart, each with ROW_PAD bytes behind its end. Best BAND_ROWS at once.
     pub fn push(&mut self, band: &[u8], stride: usize, count: usize) -> Result<()> {
-        if self.pushed + count > self.rows.n_in || stride < row_stride(self.cols.n_in) || band.len() < count * stride {
+        self.push_rows(band, stride, count, Pixels::Rgb)
+    }
+
+    /// Whether `push_planes` may be called.
+    pub fn takes_planes(&self) -> bool {
+        !self.transposed && self.cols.filter.as_ref().is_some_and(Horizontal::takes_planes)
+    }
+
+    /// As `push`; a row is full-size planes of JPEG's Y, Cb and Cr, `plane_stride` bytes apart.
+    pub fn push_planes(&mut self, band: &[u8], stride: usize, count: usize) -> Result<()> {
+        if !self.takes_planes() {
+            bail!(Corrupt, "the decoder gave planes to a resize that takes none");
+        }
+        self.push_rows(band, stride, count, Pixels::Ycc)
+    }
+
+    fn push_rows(&mut self, band: &[u8], stride: usize, count: usize, pixels: Pixels) -> Result<()> {
+        let least = match pixels {
+            Pixels::Rgb => row_stride(self.cols.n_in),
+            Pixels::Ycc => 3 * plane_stride(self.cols.n_in),
+        };
+        let planes_off = pixels == Pixels::Ycc && stride != least;
+        if self.pushed + count > self.rows.n_in || stride < least || planes_off || band.len() < count * stride {
             bail!(Corrupt, "the decoder gave more rows than the header announced");
         }
         let mut sources: Vec<&[u8]> = try_vec(count)?;
@@ -145,7 +173,7 @@ impl<S: RowSink> Stream<S> {
                     to.copy_from_slice(&from[..self.ring_stride]);
                 }
             } else {
-                self.cols.run(sources, &mut targets);
+                self.cols.run(sources, pixels, &mut targets);
             }
             self.pushed += sources.len();
             self.emit_ready()?;
@@ -206,7 +234,7 @@ impl<S: RowSink> Stream<S> {
         } else {
             targets.extend(columns.skip(first).take(self.held));
         }
-        self.cols.run(&lines, &mut targets);
+        self.cols.run(&lines, Pixels::Rgb, &mut targets);
         self.held = 0;
         Ok(())
     }
