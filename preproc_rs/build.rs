@@ -19,7 +19,8 @@ fn main() {
         }
     }
     // libjpeg-turbo's own conversion to RGB can be replaced when its internal header is at hand.
-    if std::env::var_os("TURBOJPEG_SOURCE").is_none() {
+    println!("cargo:rerun-if-env-changed=TURBOJPEG_SOURCE");
+    if std::env::var_os("TURBOJPEG_SOURCE").is_none_or(|source| source == "vendor") {
         if let Some(sources) = sources_of("turbojpeg-sys", "libjpeg-turbo/src") {
             jpeg.include(sources).define("CATALEJO_JPEGINT", None);
         }
