@@ -8,7 +8,7 @@ PORT ?= 8000
 PYTEST_WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-codecs test-asan soak conformance fuzz-api test-sglang test-deploy test-apiserver check format locks clean
+.PHONY: help setup serve test test-codecs test-asan test-arm64 soak conformance fuzz-api test-sglang test-deploy test-apiserver check format locks clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/; s/\$$\(PORT\)/$(PORT)/' | expand -t 18
@@ -37,6 +37,12 @@ test-asan: ## preproc_rs's tests under AddressSanitizer (builds everything again
 	ASAN_OPTIONS=allocator_may_return_null=1 RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address CFLAGS="-fsanitize=address -fno-omit-frame-pointer" \
 	  CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS=true CARGO_TARGET_DIR=target/asan \
 	  cargo test --release --target $$(rustc -vV | sed -n 's/^host: //p') --manifest-path preproc_rs/Cargo.toml --features video,tiff
+
+# Debian: qemu-user, g++-aarch64-linux-gnu; rustup target add aarch64-unknown-linux-gnu.
+test-arm64: ## preproc_rs's tests as built for 64-bit ARM (NEON), under qemu
+	CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
+	  CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -L /usr/aarch64-linux-gnu" \
+	  cargo test --release --target aarch64-unknown-linux-gnu --manifest-path preproc_rs/Cargo.toml
 
 soak: setup ## gateway, failing engines and clients of every kind for SOAK_SECONDS (1200), then the accounts are compared
 	SOAK_SECONDS=$(or $(SOAK_SECONDS),1200) $(BIN)/python -m pytest -s -m slow tests/soak/gateway

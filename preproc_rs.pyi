@@ -13,6 +13,8 @@ PREPROCESS_VERSION: Final[str]
 BUILD_PROFILE: Final[str]
 """"release" or "debug": a benchmark of a debug build is visible."""
 ERROR_CODES: Final[tuple[str, ...]]
+RESIZE_FORMS: Final[tuple[str, ...]]
+"""Instruction sets the resize can use on this CPU, the plainest first; the last is used."""
 HAS_VIDEO: Final[bool]
 """Whether this build has libav; without it `prepare_video` raises decoder_disabled."""
 
@@ -89,12 +91,14 @@ def prepare_image(
     max_bytes: int = ...,
     max_pixels: int = ...,
     cancel: CancelToken | None = None,
+    resize_form: str | None = None,
 ) -> Prepared:
     """Decodes, resizes and patchifies a JPEG, PNG, WebP, GIF or BMP.
 
     size_rule            "long_side" (default) or "area" (at most 576 tokens)
     max_long_side_pixel  long-side rule's cap: a multiple of 28 in [112, 3584], default 2016
     rows                 "u8": [n, 588], the engine repeats the frame; "f32": [n, 1176], normalised
+    resize_form          for measurements: one of RESIZE_FORMS instead of the last; the rows are the same
     """
 
 def prepare_video(

@@ -18,6 +18,13 @@ fn main() {
             jpeg.include(path);
         }
     }
+    // libjpeg-turbo's own conversion to RGB can be replaced when its internal header is at hand.
+    println!("cargo:rerun-if-env-changed=TURBOJPEG_SOURCE");
+    if std::env::var_os("TURBOJPEG_SOURCE").is_none_or(|source| source == "vendor") {
+        if let Some(sources) = sources_of("turbojpeg-sys", "libjpeg-turbo/src") {
+            jpeg.include(sources).define("CATALEJO_JPEGINT", None);
+        }
+    }
     jpeg.compile("catalejo_jpeg_shim");
 
     let on = |feature: &str| std::env::var_os(format!("CARGO_FEATURE_{feature}")).is_some();
@@ -57,7 +64,7 @@ fn webp_v3() {
         println!("cargo:warning=this C compiler does not know -march=x86-64-v3; WebP will be decoded more slowly");
         return;
     }
-    let Some(libwebp) = libwebp_sources() else {
+    let Some(libwebp) = sources_of("libwebp-sys", "vendor") else {
         println!("cargo:warning=the sources of libwebp-sys were not found; WebP will be decoded more slowly");
         return;
     };
@@ -78,8 +85,8 @@ fn webp_v3() {
     println!("cargo:rustc-cfg=webp_v3");
 }
 
-/// Folder `vendor` of the libwebp-sys that this build links (its version is pinned in Cargo.toml).
-fn libwebp_sources() -> Option<PathBuf> {
+/// A folder of the dependency `package` that this build links (their versions are pinned in Cargo.toml).
+fn sources_of(package: &str, folder: &str) -> Option<PathBuf> {
     let manifest = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR")?).join("Cargo.toml");
     let metadata = Command::new(std::env::var_os("CARGO")?)
         .args(["metadata", "--format-version=1", "--offline", "--filter-platform", &std::env::var("TARGET").ok()?])
@@ -88,8 +95,6 @@ fn libwebp_sources() -> Option<PathBuf> {
         .output()
         .ok()?;
     let text = String::from_utf8(metadata.stdout).ok()?;
-    let of_webp = |path: &str| path.contains("libwebp-sys").then(|| PathBuf::from(path).with_file_name("vendor"));
-    text.split("\"manifest_path\":\"")
-        .filter_map(|rest| of_webp(rest.split('"').next()?))
-        .find(|vendor| vendor.join("src/dec/vp8_dec.c").exists())
+    let of_package = |path: &str| path.contains(package).then(|| PathBuf::from(path).with_file_name(folder));
+    text.split("\"manifest_path\":\"").filter_map(|rest| of_package(rest.split('"').next()?)).find(|path| path.is_dir())
 }

@@ -29,6 +29,13 @@ def ours_area() -> Run:
     return lambda data: preproc_rs.prepare_image(data, size_rule="area")
 
 
+def ours_area_avx2() -> Run:
+    """As on a CPU without AVX-512."""
+    if "avx2" not in preproc_rs.RESIZE_FORMS[:-1]:
+        raise RuntimeError(f"{preproc_rs.RESIZE_FORMS[-1]} is this CPU's best already")
+    return lambda data: preproc_rs.prepare_image(data, size_rule="area", resize_form="avx2")
+
+
 def ours_area_f32() -> Run:
     return lambda data: preproc_rs.prepare_image(data, size_rule="area", rows="f32")
 
@@ -203,6 +210,7 @@ def ours_video_f32() -> Run:
 
 PEERS: Final[dict[str, Callable[[], Run]]] = {
     "ours, area": ours_area,
+    "ours, area, AVX2": ours_area_avx2,
     "ours, area, f32": ours_area_f32,
     "ours, long side": ours_long_side,
     "decoder alone": decoder_alone,

@@ -11,6 +11,9 @@
 
 #include <jpeglib.h>
 #include <jerror.h>
+#ifdef CATALEJO_JPEGINT
+#include <jpegint.h>
+#endif
 
 enum status { OK = 0, CORRUPT = 1, TRUNCATED = 2, UNSUPPORTED = 3, NO_MEMORY = 4, CANCELLED = 5, TOO_MANY_SCANS = 6, DIMENSIONS = 7 };
 
@@ -21,6 +24,7 @@ struct catalejo_jpeg {
   jmp_buf stop;
   int status;
   int max_scans;
+  size_t plane;
   const volatile uint8_t *cancel;
   char message[JMSG_LENGTH_MAX];
 };
@@ -29,6 +33,7 @@ struct catalejo_jpeg_info {
   uint32_t width, height;
   uint32_t components;
   uint32_t four_colours;       /* CMYK or YCCK: rows come as CMYK, 4 bytes a pixel; else RGB, 3 bytes */
+  uint32_t planes;             /* rows may come as planes of Y, Cb and Cr */
   uint32_t multiple_scans;     /* progressive, or several scans: all coefficients are held */
   uint64_t coefficient_bytes;  /* how many bytes that is */
 };
@@ -101,6 +106,9 @@ struct catalejo_jpeg *catalejo_jpeg_open(const uint8_t *data, size_t size, const
   info->height = j->c.image_height;
   info->components = (uint32_t)j->c.num_components;
   info->four_colours = j->c.jpeg_color_space == JCS_CMYK || j->c.jpeg_color_space == JCS_YCCK;
+#ifdef CATALEJO_JPEGINT
+  info->planes = j->c.jpeg_color_space == JCS_YCbCr && j->c.num_components == 3;
+#endif
   info->multiple_scans = jpeg_has_multiple_scans(&j->c) != 0;
   for (int i = 0; i < j->c.num_components; i++) {
     const jpeg_component_info *p = &j->c.comp_info[i];
@@ -109,15 +117,28 @@ struct catalejo_jpeg *catalejo_jpeg_open(const uint8_t *data, size_t size, const
   return j;
 }
 
-/* Begins decoding; a JPEG of several scans is read here. */
-int catalejo_jpeg_start(struct catalejo_jpeg *j, int four_colours, int max_scans) {
+#ifdef CATALEJO_JPEGINT
+/* Takes the place of libjpeg-turbo's conversion to RGB: rows stay as they leave the upsampling. */
+static void keep_planes(j_decompress_ptr c, JSAMPIMAGE planes, JDIMENSION row, JSAMPARRAY out, int rows) {
+  size_t plane = of((j_common_ptr)c)->plane;
+  for (int i = 0; i < rows; i++)
+    for (int k = 0; k < 3; k++) memcpy(out[i] + k * plane, planes[k][row + i], c->output_width);
+}
+#endif
+
+/* Begins decoding; a JPEG of several scans is read here. `plane`: 0, or bytes from one plane of a row to the next. */
+int catalejo_jpeg_start(struct catalejo_jpeg *j, int four_colours, size_t plane, int max_scans) {
   j->max_scans = max_scans;
+  j->plane = plane;
   j->progress.progress_monitor = monitor;
   j->c.progress = &j->progress;
   if (setjmp(j->stop)) return j->status;
-  j->c.out_color_space = four_colours ? JCS_CMYK : JCS_RGB;
+  j->c.out_color_space = four_colours ? JCS_CMYK : plane ? JCS_YCbCr : JCS_RGB;
   j->c.dct_method = JDCT_ISLOW;
   jpeg_start_decompress(&j->c);
+#ifdef CATALEJO_JPEGINT
+  if (plane) j->c.cconvert->color_convert = keep_planes;
+#endif
   return OK;
 }
 

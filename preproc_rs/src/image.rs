@@ -100,11 +100,25 @@ impl Target for Pipeline<'_> {
     }
 
     fn push(&mut self, band: &[u8], stride: usize, count: usize) -> Result<()> {
+        self.resize(|stream| stream.push(band, stride, count))
+    }
+
+    fn takes_planes(&self) -> bool {
+        self.stream.as_ref().is_some_and(Stream::takes_planes)
+    }
+
+    fn push_planes(&mut self, band: &[u8], stride: usize, count: usize) -> Result<()> {
+        self.resize(|stream| stream.push_planes(band, stride, count))
+    }
+}
+
+impl Pipeline<'_> {
+    fn resize(&mut self, push: impl FnOnce(&mut Stream<Patches>) -> Result<()>) -> Result<()> {
         let start = Instant::now();
         let Some(stream) = &mut self.stream else {
             bail!(Corrupt, "rows came before the header");
         };
-        stream.push(band, stride, count)?;
+        push(stream)?;
         self.resizing += start.elapsed();
         Ok(())
     }

@@ -10,6 +10,7 @@ use crate::limits::*;
 use crate::long_values::{self, Kind};
 use crate::memory::Buffer;
 use crate::patchify::Rows;
+use crate::resize::Form;
 use crate::size::{check_cap, SizeRule};
 #[cfg(feature = "video")]
 use crate::video::{self, VideoOptions};
@@ -151,6 +152,12 @@ fn parse_rows(py: Python<'_>, rows: &str) -> PyResult<Rows> {
     }
 }
 
+fn parse_form(py: Python<'_>, name: Option<&str>) -> PyResult<Form> {
+    let Some(name) = name else { return Ok(Form::best()) };
+    let here = || Form::available().iter().map(|form| form.as_str()).collect::<Vec<_>>().join(", ");
+    Form::named(name).ok_or_else(|| bad_option(py, format!("resize_form is {name:?}; this CPU has {}", here())))
+}
+
 fn parse_rule(py: Python<'_>, rule: &str, cap: Option<u32>, area_max: u64) -> PyResult<SizeRule> {
     match (rule, cap) {
         ("long_side", cap) => {
@@ -167,7 +174,7 @@ fn parse_rule(py: Python<'_>, rule: &str, cap: Option<u32>, area_max: u64) -> Py
 
 #[pyfunction]
 #[pyo3(signature = (data, *, size_rule="long_side", max_long_side_pixel=None, rows="u8", apply_exif=true,
-                    max_bytes=IMAGE_MAX_BYTES, max_pixels=IMAGE_MAX_PIXELS, cancel=None))]
+                    max_bytes=IMAGE_MAX_BYTES, max_pixels=IMAGE_MAX_PIXELS, cancel=None, resize_form=None))]
 #[allow(clippy::too_many_arguments, reason = "keyword arguments of the Python function")]
 fn prepare_image(
     py: Python<'_>,
@@ -179,14 +186,15 @@ fn prepare_image(
     max_bytes: usize,
     max_pixels: u64,
     cancel: Option<&PyCancelToken>,
+    resize_form: Option<&str>,
 ) -> PyResult<Prepared> {
     let options = ImageOptions {
+        form: parse_form(py, resize_form)?,
         rule: parse_rule(py, size_rule, max_long_side_pixel, AREA_MAX_PIXELS)?,
         rows: parse_rows(py, rows)?,
         apply_exif,
         max_bytes,
         max_pixels,
-        ..ImageOptions::default()
     };
     let token = cancel.map(|c| c.0.clone()).unwrap_or_default();
     let bytes = data.as_bytes();
@@ -448,6 +456,7 @@ fn preproc_rs(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<PyCancelToken>()?;
     m.add_class::<Prepared>()?;
     m.add_function(wrap_pyfunction!(prepare_image, m)?)?;
+    m.add("RESIZE_FORMS", PyTuple::new(m.py(), Form::available().iter().map(|form| form.as_str()))?)?;
     m.add("HAS_VIDEO", cfg!(feature = "video"))?;
     m.add("IMAGE_FORMATS", PyTuple::new(m.py(), FORMATS)?)?;
     m.add_function(wrap_pyfunction!(prepare_video, m)?)?;

@@ -1,15 +1,22 @@
 //! JPEG through libjpeg-turbo, 16 rows at a time: accurate integer DCT, fancy upsampling, as every reference decodes.
 //!
+//! Where the resize takes them, rows come as planes of Y, Cb and Cr, and it makes RGB of them while it turns them.
+//!
 //! Only baseline-like files stream; a progressive one is held as coefficients, so it has budgets of its own.
 
 use super::{pixels, Header, Job, Target};
 use crate::error::{bail, Code, Error, Result};
 use crate::exif::{self, Orientation};
 use crate::limits::*;
-use crate::memory::{out_of_memory, try_zeroed};
-use crate::resize::stream::row_stride;
+use crate::memory::{out_of_memory, try_zeroed, Buffer};
+use crate::resize::stream::{plane_stride, row_stride};
 use std::ffi::{c_char, c_int, CStr};
 use turbojpeg_sys as _; // links the vendored library
+
+/// libjpeg-turbo writes rows that begin at multiples of its vector's size past the caches, and the resize, which reads them
+/// next, would wait for memory: every row begins CACHED_OFFSET behind such a multiple.
+const STORE_BYTES: usize = 32;
+const CACHED_OFFSET: usize = 8;
 
 #[repr(C)]
 #[derive(Default)]
@@ -18,6 +25,7 @@ struct Info {
     height: u32,
     components: u32,
     four_colours: u32,
+    planes: u32,
     multiple_scans: u32,
     coefficient_bytes: u64,
 }
@@ -29,7 +37,7 @@ struct Raw {
 
 extern "C" {
     fn catalejo_jpeg_open(data: *const u8, size: usize, cancel: *const u8, info: *mut Info) -> *mut Raw;
-    fn catalejo_jpeg_start(j: *mut Raw, four_colours: c_int, max_scans: c_int) -> c_int;
+    fn catalejo_jpeg_start(j: *mut Raw, four_colours: c_int, plane: usize, max_scans: c_int) -> c_int;
     fn catalejo_jpeg_read(j: *mut Raw, out: *mut u8, stride: usize, rows: u32) -> c_int;
     fn catalejo_jpeg_status(j: *const Raw) -> c_int;
     fn catalejo_jpeg_message(j: *const Raw) -> *const c_char;
@@ -102,11 +110,19 @@ pub fn decode(job: &Job<'_>, target: &mut dyn Target) -> Result<()> {
 
     let max_scans = (JPEG_MAX_SCAN_PIXELS / pixels).clamp(1, JPEG_MAX_SCANS) as c_int;
     let four = info.four_colours != 0;
-    // SAFETY: an open handle on which start has not been called.
-    handle.check(unsafe { catalejo_jpeg_start(handle.raw, c_int::from(four), max_scans) })?;
     let (width, height) = (info.width as usize, info.height as usize);
-    let stride = if four { 4 * width } else { row_stride(width) };
-    let mut band: Vec<u8> = try_zeroed(BAND_ROWS * stride)?;
+    let plane = if info.planes != 0 && target.takes_planes() { plane_stride(width) } else { 0 };
+    // SAFETY: an open handle on which start has not been called.
+    handle.check(unsafe { catalejo_jpeg_start(handle.raw, c_int::from(four), plane, max_scans) })?;
+    let stride = match (plane, four) {
+        (0, true) => 4 * width,
+        (0, false) => row_stride(width),
+        (plane, _) => 3 * plane,
+    };
+    let stride = if plane == 0 { stride.next_multiple_of(STORE_BYTES) } else { stride };
+    let mut room = Buffer::take(BAND_ROWS * stride + STORE_BYTES)?;
+    let skip = CACHED_OFFSET.wrapping_sub(room.as_ptr().addr()) % STORE_BYTES;
+    let band = &mut room[skip..][..BAND_ROWS * stride];
     let mut converted: Vec<u8> = try_zeroed(if four { BAND_ROWS * row_stride(width) } else { 0 })?;
     let mut done = 0;
     while done < height {
@@ -117,11 +133,13 @@ pub fn decode(job: &Job<'_>, target: &mut dyn Target) -> Result<()> {
         handle.check(unsafe { catalejo_jpeg_read(handle.raw, band.as_mut_ptr(), stride, rows as u32) })?;
         if four {
             for (from, to) in band.chunks_exact(stride).zip(converted.chunks_exact_mut(row_stride(width))) {
-                pixels::inverted_cmyk_to_rgb(from, &mut to[..3 * width]);
+                pixels::inverted_cmyk_to_rgb(&from[..4 * width], &mut to[..3 * width]);
             }
             target.push(&converted, row_stride(width), rows)?;
+        } else if plane != 0 {
+            target.push_planes(band, stride, rows)?;
         } else {
-            target.push(&band, stride, rows)?;
+            target.push(band, stride, rows)?;
         }
         done += rows;
     }

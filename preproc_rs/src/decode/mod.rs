@@ -42,6 +42,14 @@ pub trait Target {
     fn header(&mut self, header: Header) -> Result<()>;
     /// See `resize::stream::Stream::push`.
     fn push(&mut self, band: &[u8], stride: usize, count: usize) -> Result<()>;
+    /// Whether `push_planes` may come instead of `push`; asked after the header.
+    fn takes_planes(&self) -> bool {
+        false
+    }
+    /// See `resize::stream::Stream::push_planes`.
+    fn push_planes(&mut self, _: &[u8], _: usize, _: usize) -> Result<()> {
+        bail!(Corrupt, "the decoder gave planes to a target that takes none");
+    }
 }
 
 impl Job<'_> {

@@ -25,10 +25,10 @@ pub fn horizontal(row: &[u8], taps: &Taps, out: &mut [u8]) {
     }
 }
 
-/// Weighted sum of rows, byte by byte: `rows[k]` with `weights[k]`, `out.len()` bytes of each.
-pub fn vertical(rows: &[&[u8]], weights: &[i16], bits: u32, out: &mut [u8]) {
+/// Weighted sum of rows, byte by byte: `rows[k]` with `weights[k]`, `n` bytes of each.
+pub fn vertical(rows: &[&[u8]], weights: &[i16], bits: u32, out: &mut [u8], n: usize) {
     let half = 1i32 << (bits - 1);
-    for (x, byte) in out.iter_mut().enumerate() {
+    for (x, byte) in out[..n].iter_mut().enumerate() {
         let mut acc = half;
         for (row, weight) in rows.iter().zip(weights) {
             acc += i32::from(*weight) * i32::from(row[x]);

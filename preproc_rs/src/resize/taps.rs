@@ -8,7 +8,7 @@
 use crate::error::Result;
 use crate::memory::try_vec;
 
-/// One output sample: `weights` of input samples `start ..`, as a range of `Taps::weights`.
+/// One output sample: `weights` of input samples `start ..`, as a range of `Taps::weights`; a zero follows an odd last one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Window {
     pub start: usize,
@@ -51,6 +51,9 @@ impl Taps {
             }
             longest = longest.max(end - start);
             windows.push(Window { start, len: end - start, at });
+            if !(end - start).is_multiple_of(2) {
+                exact.push(0.0);
+            }
         }
         let mut bits = 0;
         while bits < 22 && ((0.5 + top * f64::from(1u32 << (bits + 1))) as i64) < (1 << 15) {
@@ -73,6 +76,11 @@ impl Taps {
 
     pub fn weights(&self, window: Window) -> &[i16] {
         &self.weights[window.at..window.at + window.len]
+    }
+
+    /// As `weights`, and a zero when they are odd in number.
+    pub fn weights_in_pairs(&self, window: Window) -> &[i16] {
+        &self.weights[window.at..window.at + window.len.next_multiple_of(2)]
     }
 }
 

@@ -80,6 +80,18 @@ def test_pixels_equal_pillow(name):
     assert np.array_equal(ours(SAME[name]), pillow(SAME[name]))
 
 
+@pytest.mark.parametrize("form", preproc_rs.RESIZE_FORMS)
+@pytest.mark.parametrize("quality", [40, 95])
+@pytest.mark.parametrize("options", [{"subsampling": s} for s in range(3)] + [{"progressive": True}])
+def test_resized_jpegs_equal_pillow_then_reference(options, quality, form):
+    """Some forms of the resize take a JPEG's planes and make RGB themselves."""
+    pixels = np.random.default_rng(quality).integers(0, 256, (90, 131, 3)).astype(np.uint8)
+    picture = Image.fromarray(pixels).resize((1303, 701), Image.Resampling.BICUBIC)
+    data = save(picture, "JPEG", quality=quality, **options)
+    got = preproc_rs.prepare_image(data, size_rule="area", resize_form=form)
+    assert np.array_equal(got.patches, ref.byte_rows(ref.resize(pillow(data), *got.resized_hw)))
+
+
 @pytest.mark.parametrize("format_", ["GIF", "PNG", "WEBP"])
 def test_an_animation_gives_its_first_frame(format_):
     others = [Image.new("RGB", RGB.size, c) for c in ("red", "green")]

@@ -32,12 +32,22 @@ def test_module_facts():
         {"max_long_side_pixel": 3612},
         {"max_long_side_pixel": 84},
         {"size_rule": "area", "max_long_side_pixel": 112},
+        {"resize_form": "mmx"},
     ],
 )
 def test_bad_options(options):
     with pytest.raises(preproc_rs.PreprocError) as caught:
         preproc_rs.prepare_image(PNG, **options)
     assert caught.value.code == "bad_option" and next(reversed(options)) in caught.value.message
+
+
+@pytest.mark.parametrize("form", preproc_rs.RESIZE_FORMS)
+@pytest.mark.parametrize("size", [(37, 1031), (1031, 37), (700, 1300)])
+def test_every_resize_form_gives_the_reference_rows(form, size):
+    pixels = ref.formula(*size)
+    got = preproc_rs.prepare_image(ref.png(pixels), size_rule="area", resize_form=form)
+    expected = ref.byte_rows(ref.resize(pixels, *got.resized_hw))
+    assert np.array_equal(got.patches, expected)
 
 
 def test_error_survives_pickling():

@@ -39,10 +39,9 @@ pub fn decode(job: &Job<'_>, target: &mut dyn Target) -> Result<()> {
     job.check_whole(width, height, bytes as u64 + inside)?;
     target.header(Header { width, height, orientation })?;
 
-    let (width, height) = (width as usize, height as usize);
     #[cfg(webp_v3)]
     if features.format == LOSSY && !alpha && features.has_animation == 0 && v3::available() {
-        return v3::decode(job, width, height, target);
+        return v3::decode(job, width as usize, height as usize, target);
     }
     whole(job, &features, &chunks, target)
 }
