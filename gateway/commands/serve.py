@@ -101,7 +101,7 @@ def serve(settings: Settings, hub: HubClient | None = None, *, reread: Callable[
     import uvicorn
 
     from gateway.app import create_app
-    from gateway.http_protocol import protocol
+    from gateway.server.protocol import protocol
 
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until it can be heeded: it must not end a gateway that is starting
     sys.setswitchinterval(THREAD_SWITCH_S)

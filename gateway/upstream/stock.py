@@ -22,7 +22,7 @@ def encode_stock(request: GenerateRequest) -> bytes:
     sampling: dict[str, Any] = {**request.sampling, "n": request.n, "skip_special_tokens": False, "no_stop_trim": True}
     body: dict[str, Any] = {
         "rid": request.rid,
-        "input_ids": request.input_ids.tolist(),
+        "input_ids": request.input_ids,
         "sampling_params": sampling,
         "stream": True,
     }
@@ -37,7 +37,7 @@ def encode_stock(request: GenerateRequest) -> bytes:
         body["extra_key"] = body["cache_salt"] = request.cache_salt
     if request.priority:
         body["priority"] = request.priority
-    return orjson.dumps(body)
+    return orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 class StockReader:

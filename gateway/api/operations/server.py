@@ -19,10 +19,10 @@ from gateway.api.head import as_get
 from gateway.api.operations import debug
 from gateway.api.responses import install_error_handlers
 from gateway.config import Settings
-from gateway.http_protocol import protocol
 from gateway.metrics import Metrics
 from gateway.observability.observer import Observer
 from gateway.processes.sockets import bind
+from gateway.server.protocol import protocol
 
 
 def operations_app(

@@ -15,12 +15,13 @@ from typing import Any, Final
 
 import httptools
 import orjson
-from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from gateway.errors import ApiError
-from gateway.half_closed import HalfClosed, ended
-from gateway.until_close import until_close
+from gateway.server.connection import ClientConnection, UnframedConnection
+from gateway.server.half_closed import HalfClosed, ended
+from gateway.server.until_close import until_close
 
 MAX_HEAD_BYTES: Final = 64 << 10
 MAX_HEADERS: Final = 200
@@ -48,46 +49,6 @@ class _Parser(httptools.HttpRequestParser):
             super().feed_data(data)
         except httptools.HttpParserUpgrade as offer:
             self._protocol.decline_upgrade(bytes(data[offer.args[0] :]))
-
-
-class StreamConnection:
-    """The Connection of gateway/api/sse.py: a chunk of the body straight to the transport, as the cycle's `send` writes it.
-    It knows no cycle, whose scope holds it."""
-
-    __slots__ = ("_flow", "_transport", "gone", "nothing")
-
-    def __init__(self, transport: asyncio.Transport, flow: FlowControl) -> None:
-        self._transport = transport
-        self._flow = flow
-        self.gone = False
-        """The application was told of a disconnect, though the transport may still be open."""
-        self.nothing = b""
-        """What means nothing to the client, and may be written between two pieces; set by the application."""
-
-    def write(self, data: bytes) -> bool:
-        if self.gone or self._transport.is_closing():
-            return True
-        self._transport.write(b"%x\r\n%b\r\n" % (len(data), data))
-        return not self._flow.write_paused
-
-    async def drain(self) -> None:
-        if self._flow.write_paused and not self.gone:
-            await self._flow.drain()
-
-    def abort(self) -> None:
-        self._transport.abort()  # the protocol's `connection_lost` tells the cycle
-
-
-class UnframedConnection(StreamConnection):
-    """For a body that ends with the connection."""
-
-    __slots__ = ()
-
-    def write(self, data: bytes) -> bool:
-        if self.gone or self._transport.is_closing():
-            return True
-        self._transport.write(data)
-        return not self._flow.write_paused
 
 
 class GatewayProtocol(HttpToolsProtocol):
@@ -183,7 +144,7 @@ class GatewayProtocol(HttpToolsProtocol):
         if running is None or running.response_complete:
             return True
         if running.response_started:
-            connection: StreamConnection = running.scope["extensions"]["catalejo.connection"]  # type: ignore[assignment]
+            connection: ClientConnection = running.scope["extensions"]["catalejo.connection"]  # type: ignore[assignment]
             if connection.nothing:
                 connection.write(connection.nothing)
             return bool(connection.nothing)
@@ -284,7 +245,7 @@ class GatewayProtocol(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._running = cycle
         if cycle.scope["http_version"] == "1.1":
-            connection = StreamConnection(self.transport, self.flow)
+            connection = ClientConnection(self.transport, self.flow)
         else:
             connection = UnframedConnection(self.transport, self.flow)
             app = until_close(app, cycle)
@@ -342,7 +303,7 @@ class GatewayProtocol(HttpToolsProtocol):
     @staticmethod
     def _tell_disconnect(cycle: RequestResponseCycle) -> None:
         cycle.disconnected = True
-        cycle.scope["extensions"]["catalejo.connection"].gone = True  # type: ignore[attr-defined]
+        cycle.scope["extensions"]["catalejo.connection"].tell_gone()  # type: ignore[attr-defined]
         cycle.waiting_for_100_continue = False
         cycle.message_event.set()
 
