@@ -8,7 +8,7 @@ PORT ?= 8000
 PYTEST_WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-asan test-arm64 soak conformance fuzz-api test-sglang test-deploy test-apiserver check format locks clean
+.PHONY: help setup serve test test-codecs test-asan test-arm64 soak conformance fuzz-api test-sglang test-deploy test-apiserver check format locks clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/; s/\$$\(PORT\)/$(PORT)/' | expand -t 18
@@ -20,14 +20,23 @@ serve: setup ## gateway and embedded engine on 127.0.0.1:$(PORT) (PORT=8001 for 
 	@exec $(BIN)/catalejo up --port $(PORT)
 
 test: setup ## every test that needs no GPU, no cluster and no network
-	cargo test --release --quiet --manifest-path preproc_rs/Cargo.toml --features video
+	cargo test --release --quiet --manifest-path preproc_rs/Cargo.toml --features video,tiff
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile -m "not slow"
+
+test-codecs: setup ## preproc_rs with TIFF, AVIF and HEIC, which are off elsewhere: clippy and its tests
+	cargo clippy --release --quiet --all-targets --features extension-module,video,tiff,avif,heic -- -D warnings
+	cargo test --release --quiet --manifest-path preproc_rs/Cargo.toml --features video,tiff,avif,heic
+	cargo build --release --quiet --target-dir target/codecs --package preproc_rs --features extension-module,video,tiff,avif,heic
+	mkdir -p target/codecs/python/preproc_rs
+	cp target/codecs/release/libpreproc_rs.so target/codecs/python/preproc_rs/preproc_rs.abi3.so
+	cp "$$($(BIN)/python -c 'import preproc_rs; print(preproc_rs.__file__)')" target/codecs/python/preproc_rs/
+	PYTHONPATH=target/codecs/python $(BIN)/python -m pytest tests/unit/preproc tests/unit/media
 
 # Instrumented on the stable toolchain, C code too; libav and assembly are not. A test asks for impossible allocations: null, not an end.
 test-asan: ## preproc_rs's tests under AddressSanitizer (builds everything again: about ten minutes)
 	ASAN_OPTIONS=allocator_may_return_null=1 RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address CFLAGS="-fsanitize=address -fno-omit-frame-pointer" \
 	  CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS=true CARGO_TARGET_DIR=target/asan \
-	  cargo test --release --target $$(rustc -vV | sed -n 's/^host: //p') --manifest-path preproc_rs/Cargo.toml --features video
+	  cargo test --release --target $$(rustc -vV | sed -n 's/^host: //p') --manifest-path preproc_rs/Cargo.toml --features video,tiff
 
 # Debian: qemu-user, g++-aarch64-linux-gnu; rustup target add aarch64-unknown-linux-gnu.
 test-arm64: ## preproc_rs's tests as built for 64-bit ARM (NEON), under qemu
@@ -58,7 +67,7 @@ check: setup ## format, lint and types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	cargo fmt --all --check
-	cargo clippy --release --quiet --all-targets --features extension-module,video -- -D warnings
+	cargo clippy --release --quiet --all-targets --features extension-module,video,tiff -- -D warnings
 
 format: setup ## rewrite files in the project's format
 	$(BIN)/ruff format .

@@ -18,6 +18,10 @@ RESIZE_FORMS: Final[tuple[str, ...]]
 HAS_VIDEO: Final[bool]
 """Whether this build has libav; without it `prepare_video` raises decoder_disabled."""
 
+IMAGE_FORMATS: Final[tuple[str, ...]]
+"""Formats of images that are decoded, as people write them: "JPEG", "PNG", "WebP", "GIF", "BMP", and those of the features
+this build has: "TIFF", "AVIF", "HEIC"."""
+
 class PreprocError(ValueError):
     """A refused file or option."""
 
@@ -149,9 +153,23 @@ def decode_data_url(url: str | bytes, max_bytes: int, start: int = 0, end: int |
     """(declared media type or "", bytes) of a base64 data: URL, which is [start, end) of the bytes given (of a str's, its UTF-8).
     Codes: bad_data_url, too_many_bytes; ValueError without one for what is no range."""
 
-def find_data_urls(body: bytes, least: int) -> list[tuple[int, int]]:
-    """[start, end) of each string in a JSON body that begins with `data:`, is longer than `least` bytes and has neither escapes
-    nor characters beyond ASCII, so that its bytes are its characters."""
+def find_long_values(body: bytes, least: int) -> list[tuple[str, int, int]]:
+    """(kind, start, end) of the values in a JSON body that are longer than `least` bytes, in order:
+    "url": what stands between the quotes of a string that begins with `data:` and has neither escapes nor characters beyond
+    ASCII; "text": of any other proper string; "ids": a list of integers from 0 to 2^32 - 1, with its brackets, also a shorter
+    one that stands in a list which is longer. Odd values are left out."""
+
+def long_text(body: bytes, start: int, end: int) -> bytes:
+    """UTF-8 of the JSON string whose content is [start, end) of the body; ValueError when that is none."""
+
+def long_ids(body: bytes, start: int, end: int) -> bytes:
+    """The list of ids that is [start, end) of the body, as u32 little-endian; ValueError when that is none."""
+
+def digest(prefix: bytes, data: bytes, start: int = 0, end: int | None = None) -> bytes:
+    """blake3-256 of `prefix` and then [start, end) of `data`; ValueError for what is no range."""
+
+def join(pieces: list[bytes]) -> bytes:
+    """b"".join(pieces), copied without the interpreter lock whatever their size."""
 
 def sniff(data: bytes) -> str | None:
     """Format by the first bytes: "jpeg", "png", "webp", "gif", "bmp", "tiff", "avif", "heic", "mp4", "webm", "mkv", "avi",

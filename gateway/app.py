@@ -22,6 +22,7 @@ from gateway.api.context import RequestScope, context_of
 from gateway.api.docs_page import router as docs_router
 from gateway.api.fast_path import FastPath
 from gateway.api.files.router import create_router as create_files_router
+from gateway.api.head import as_get
 from gateway.api.health.router import metrics_router
 from gateway.api.health.router import router as health_router
 from gateway.api.models.router import router as models_router
@@ -35,6 +36,7 @@ from gateway.observability.loop_lag import watch_loop
 from gateway.observability.observer import Observer
 from gateway.processes.client import HubClient
 from gateway.processes.routing import share_load, share_routing
+from gateway.processes.server_tls import ServerTls
 from gateway.reload import Reloader
 from gateway.services import services_of, start
 
@@ -47,14 +49,17 @@ def create_app(
     hub: HubClient | None = None,
     operations_sockets: list[socket.socket] | None = None,
     reread: Callable[[], Settings] | None = None,
+    tls: ServerTls | None = None,
 ) -> FastAPI:
     """Everything heavy (checkpoint, media workers, engine pool) starts with the application's lifespan. `hub`: of the
     supervisor, when this is one of several processes; `operations_sockets`: the second port, when it is bound already;
-    `reread`: reads the configuration again, for SIGHUP."""
+    `reread`: reads the configuration again, for SIGHUP; `tls`: of the listening port, whose certificate is read again then."""
     metrics = Metrics()
     metrics.build.info({"version": version()})
-    process = (0, 1) if hub is None else (hub.number, settings.workers)
-    admission = Admission(settings.admission, metrics, rates=hub, places=hub, process=process)
+    if hub is None:
+        admission = Admission(settings.admission, metrics)
+    else:
+        admission = Admission(settings.admission, metrics, rates=hub, places=hub.places, model_gate=hub.places_of)
     observer = Observer(settings.observability, metrics)
 
     @asynccontextmanager
@@ -80,7 +85,7 @@ def create_app(
                 )
             await running.enter_async_context(watch_loop(metrics))
             if reread is not None:
-                await running.enter_async_context(Reloader(reread, services).on_signal())
+                await running.enter_async_context(Reloader(reread, services, tls).on_signal())
             if hub is not None:
                 hub.serving()
             yield
@@ -136,6 +141,8 @@ class _Application(FastAPI):
         if self.fast_path is not None and self.fast_path.takes(scope):
             scope["app"] = self
             await self.fast_path(scope, receive, send)
+        elif scope.get("method") == "HEAD":
+            await self(as_get(scope), receive, send)
         else:
             await super().__call__(scope, receive, send)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar, cast
-from urllib.parse import urlsplit
 
 from pydantic import BaseModel, Field, SecretStr, ValidationError, model_validator
 from pydantic_core import to_jsonable_python
@@ -104,8 +103,8 @@ class Settings(BaseSettings):
     server_header_timeout_s: float = Field(
         default=30.0,
         gt=0,
-        description="A client has this long to send the headers of a request; one that takes nothing of a finished answer for "
-        "as long is dropped.",
+        description="A client has this long for the TLS handshake, and to send the headers of a request; one that takes nothing "
+        "of a finished answer for as long is dropped.",
     )
 
     api: ApiSettings = Field(
@@ -180,9 +179,7 @@ class Settings(BaseSettings):
         """With the gateway's token and routing where it has none of its own, and engine names that differ between models."""
         engines = model.engines
         if len(self.models) > 1:
-            engines = [
-                e if e.name else e.model_copy(update={"name": f"{model.served_name}/{_place(e.url)}"}) for e in engines
-            ]
+            engines = [e.named_for(model.served_name) for e in engines]
         return model.model_copy(
             update={
                 "engines": engines,
@@ -196,12 +193,6 @@ class Settings(BaseSettings):
         """Every name a client may ask for: routes first, then models."""
         names = [*(r.names for r in self.routes), *(m.names for m in self.served)]
         return tuple(name for one in names for name in one)
-
-
-def _place(url: str) -> str:
-    """What names an engine that has no name: unlike its place in the list it stays when others come and go."""
-    parts = urlsplit(url)
-    return parts.netloc.rpartition("@")[2] + parts.path.rstrip("/")
 
 
 def revealed(value: Any) -> Any:

@@ -1,6 +1,6 @@
 """SIGHUP: the configuration is read again, and what may change under running streams changes: keys, limits, engines,
-names and routes, log level. All of it or nothing: a file with a mistake leaves everything as it is, and each mistake is a
-line of the log. What else differs is named, and waits for a restart."""
+names and routes, log level, and the certificate in the files of `tls`. All of it or nothing: a file with a mistake leaves
+everything as it is, and each mistake is a line of the log. What else differs is named, and waits for a restart."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from typing import Any, Final
 
 from gateway.config import ConfigError, Settings
 from gateway.observability.logging import set_level
+from gateway.processes.server_tls import ServerTls
+from gateway.processes.sockets import ListenError
 from gateway.services import Services, model_limits
 
 log = logging.getLogger("catalejo.reload")
@@ -25,11 +27,12 @@ Path = tuple[str, ...]
 
 
 class Reloader:
-    """`read` gives the configuration as it is now; raises ConfigError."""
+    """`read` gives the configuration as it is now; raises ConfigError. `tls`: of the listening port."""
 
-    def __init__(self, read: Callable[[], Settings], services: Services) -> None:
+    def __init__(self, read: Callable[[], Settings], services: Services, tls: ServerTls | None = None) -> None:
         self._read = read
         self._services = services
+        self._tls = tls
         self._metrics = services.metrics
         self._metrics.reload_time.set(time())
         self._metrics.reload_good.set(1)
@@ -91,13 +94,23 @@ class Reloader:
         if mistakes := mistakes_of(old, now):
             more = [f"{path} has changed too and needs a restart" for path in waiting]
             raise ConfigError("\n".join([*mistakes, *more]))
+        use_certificate = self._certificate()
         self._set_engines(old, now)
+        if use_certificate is not None:
+            use_certificate()
+            applied.append("the certificate")
         services.admission.apply(now.admission)
         services.admission.models.apply(model_limits(now))
         services.catalogue.apply(now.served, now.routes, now.admission)
         set_level(now.observability.log_level)
         services.settings = now
         return applied, waiting
+
+    def _certificate(self) -> Callable[[], None] | None:
+        try:
+            return self._tls.renewed() if self._tls is not None else None
+        except ListenError as e:
+            raise ConfigError(f"{e}; the certificate read before stays in use") from None
 
     def _set_engines(self, old: Settings, new: Settings) -> None:
         models = self._services.catalogue.models

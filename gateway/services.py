@@ -14,6 +14,7 @@ from starlette.requests import Request
 from gateway.admission.admission import Admission
 from gateway.config import Settings
 from gateway.metrics import Metrics
+from gateway.routing.engine_names import EngineNames, Owners
 from gateway.routing.router import Router
 
 if TYPE_CHECKING:
@@ -71,7 +72,8 @@ async def start(settings: Settings, metrics: Metrics, admission: Admission) -> S
 
     media = MediaService(settings.media, metrics.media)
     huge = huge_texts()
-    models = [await _served(m, settings, metrics, admission, media, huge) for m in settings.served]
+    owners: Owners | None = {} if len(settings.served) > 1 else None
+    models = [await _served(m, settings, metrics, admission, media, huge, owners) for m in settings.served]
     catalogue = Catalogue(models, int(time()))
     catalogue.apply(settings.served, settings.routes, settings.admission)
     admission.models.apply(model_limits(settings))
@@ -101,7 +103,9 @@ async def _served(
     admission: Admission,
     media: MediaService,
     huge: Executor,
+    owners: Owners | None,
 ) -> ServedModel:
+    """`owners`: of engine names, when there are several models."""
     from gateway.api.generation.pipeline import Pipeline
     from gateway.api.generation.sampling import generation_defaults
     from gateway.api.generation.served import ServedModel, tokenizer_digest
@@ -110,7 +114,16 @@ async def _served(
     checkpoint = await asyncio.to_thread(Checkpoint.load, model.model_path)
     token = model.engine_token.get_secret_value() if model.engine_token else None
     routing = model.routing or settings.routing
-    router = Router(model.engines, token, routing, settings.upstream, metrics, checkpoint.vocab_size, model.discovery)
+    router = Router(
+        model.engines,
+        token,
+        routing,
+        settings.upstream,
+        metrics,
+        checkpoint.vocab_size,
+        model.discovery,
+        None if owners is None else EngineNames(model.served_name, owners),
+    )
     pipeline = Pipeline(
         checkpoint,
         admission,

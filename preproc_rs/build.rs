@@ -1,4 +1,4 @@
-//! Compiles the C shims: libjpeg's scanline interface (setjmp must stay inside C), libav with feature `video`, and
+//! Compiles the C shims: libjpeg's scanline interface (setjmp must stay inside C), libav with features that need it, and
 //! libwebp's lossy decoder once more for CPUs of level x86-64-v3.
 
 use std::path::PathBuf;
@@ -27,27 +27,34 @@ fn main() {
     }
     jpeg.compile("catalejo_jpeg_shim");
 
-    if std::env::var_os("CARGO_FEATURE_VIDEO").is_some() {
-        let mut video = shim("video_shim");
-        for (library, version) in
-            [("libavformat", "59"), ("libavcodec", "59"), ("libavutil", "57"), ("libswscale", "6")]
-        {
-            match pkg_config::Config::new().atleast_version(version).probe(library) {
-                Ok(found) => {
-                    video.includes(found.include_paths);
-                }
-                Err(e) => panic!(
-                    "feature `video` needs {library} {version} or newer (FFmpeg 5.1): install libavformat-dev \
-                     libavcodec-dev libavutil-dev libswscale-dev and pkg-config, or build without it. {e}"
-                ),
-            }
-        }
-        video.compile("catalejo_video_shim");
+    let on = |feature: &str| std::env::var_os(format!("CARGO_FEATURE_{feature}")).is_some();
+    if on("AVIF") || on("HEIC") {
+        libav("still_shim", &[("libavcodec", "59"), ("libavutil", "57")]);
+    }
+    if on("VIDEO") {
+        libav("video_shim", &[("libavformat", "59"), ("libavcodec", "59"), ("libavutil", "57"), ("libswscale", "6")]);
     }
     println!("cargo:rustc-check-cfg=cfg(webp_v3, fuzzing)");
     if std::env::var("CARGO_CFG_TARGET_ARCH").as_deref() == Ok("x86_64") {
         webp_v3();
     }
+}
+
+/// Compiles a shim against libraries of FFmpeg, which are linked dynamically.
+fn libav(name: &str, libraries: &[(&str, &str)]) {
+    let mut build = shim(name);
+    for (library, version) in libraries {
+        match pkg_config::Config::new().atleast_version(version).probe(library) {
+            Ok(found) => {
+                build.includes(found.include_paths);
+            }
+            Err(e) => panic!(
+                "features `video`, `avif` and `heic` need {library} {version} or newer (FFmpeg 5.1): install libavformat-dev \
+                 libavcodec-dev libavutil-dev libswscale-dev and pkg-config, or build without them. {e}"
+            ),
+        }
+    }
+    build.compile(&format!("catalejo_{name}"));
 }
 
 /// Sets cfg `webp_v3`, or says why not: the decoder is then libwebp-sys's alone, with the same pixels.

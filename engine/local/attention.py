@@ -29,6 +29,8 @@ from engine.msa.config import MsaConfig
 from engine.msa.reference import choose_blocks
 
 TILE = 256
+LONG_TILE = 2048
+"""Off the CPU, where what costs is the number of launches: a tile of dense attention holds up to this many keys."""
 MIN_ROWS = 8
 GATHER_FLOATS = 1 << 24
 """Most numbers gathered at once, per tensor: 64 MB in float32."""
@@ -90,6 +92,11 @@ def dense_attention(q: Tensor, layer: LayerPages, batch: Batch) -> Tensor:
     return out
 
 
+def _tile(length: int, device: torch.device) -> int:
+    """Keys in a tile of dense attention over `length` keys. On a CPU always TILE, so that sums keep their shape."""
+    return TILE if device.type == "cpu" else min(LONG_TILE, -(-length // TILE) * TILE)
+
+
 def _merge_tiles(
     q: Tensor, layer: LayerPages, tables: Tensor, positions: Tensor, length: int, seen_by_all: int = 0
 ) -> Tensor:
@@ -97,7 +104,7 @@ def _merge_tiles(
 
     `seen_by_all`: that many leading keys come before every query, so that tiles within them need no mask."""
     block = layer.k.shape[2]
-    blocks_per_tile = max(1, TILE // block)
+    blocks_per_tile = max(1, _tile(length, q.device) // block)
     span = blocks_per_tile * block
     q = q / math.sqrt(q.shape[-1])
     best = torch.full((*q.shape[:-1], 1), NEG_INF, device=q.device)

@@ -14,8 +14,9 @@ from engine.wire.messages import ALIGN, MAGIC, MAX_HEADER_BYTES, GenerateRequest
 
 
 def encode_request(request: GenerateRequest) -> list[bytes | memoryview]:
-    """The frame as a list of buffers, rows not copied. Join them or hand them to a writer one by one."""
-    ids = np.ascontiguousarray(request.input_ids, dtype="<u4").tobytes()
+    """The frame as a list of buffers, ids and rows not copied. Join them or hand them to a writer one by one."""
+    array = np.ascontiguousarray(request.input_ids, dtype="<u4")
+    ids = array.data.cast("B") if array.size else b""
     tensors: list[bytes | memoryview] = [ids, *(i.data for i in request.items if i.data is not None)]
     # Offsets depend on the header's length and the header holds the offsets: place tensors relative to zero, then
     # move the base up until the header fits below it.

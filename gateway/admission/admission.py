@@ -18,7 +18,7 @@ from typing import Self
 from gateway.admission.gate import Gate, GateFull
 from gateway.admission.keys import KeyRing
 from gateway.admission.limits import Kind, LocalRates, Rates, Reading
-from gateway.admission.model_places import ModelPlaces, no_place
+from gateway.admission.model_places import MakeGate, ModelPlaces, no_place
 from gateway.admission.places import Leases, Leave, Places
 from gateway.admission.settings import AdmissionSettings, Limits
 from gateway.errors import ApiError
@@ -90,10 +90,10 @@ class Permit:
     def priority(self) -> int:
         return self._account.priority
 
-    def move(self, model: str) -> bool:
-        """Changes the place at one model for one at another, unless that one is full. Never waits: it holds a place of
+    async def move(self, model: str) -> bool:
+        """Changes the place at one model for one at another, unless that one is full. Never waits for one: it holds a place of
         the gateway, which those in front of it may be waiting for."""
-        leave = self._admission.models.take(model, self.tenant)
+        leave = await self._admission.models.take_now(model, self.tenant)
         if leave is None:
             return False
         self._leave_model()
@@ -114,7 +114,7 @@ class Permit:
 
 
 class Admission:
-    """`rates` and `places` default to this process's own; `process`: its number, and of how many."""
+    """`rates`, `places` and `model_gate` default to this process's own."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class Admission:
         *,
         rates: Rates | None = None,
         places: Places | None = None,
-        process: tuple[int, int] = (0, 1),
+        model_gate: MakeGate | None = None,
     ) -> None:
         self._settings = settings
         self._metrics = metrics
@@ -132,7 +132,7 @@ class Admission:
         self._accounts = {name: _Account(name, limits, p) for name, (limits, p) in self._keys.tenants.items()}
         self._rates: Rates = rates or LocalRates(clock)
         self._gate: Places = places or Gate(settings.max_in_flight, settings.max_queue)
-        self.models = ModelPlaces(process)
+        self.models = ModelPlaces(model_gate)
         self._leases: Leases | None = None
         self._running = AsyncExitStack()
         if settings.redis_url is not None:

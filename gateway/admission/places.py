@@ -1,5 +1,5 @@
 """What admission asks of whoever hands out places: the gate of this process (gate.py) or of the supervisor
-(gateway/processes/client.py), and, over all replicas, Redis (redis_limits.py). Entering returns the function that leaves."""
+(gateway/processes/places.py), and, over all replicas, Redis (redis_limits.py). Entering returns the function that leaves."""
 
 from __future__ import annotations
 

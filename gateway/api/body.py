@@ -17,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
 from gateway.api.settings import ApiSettings
+from gateway.at_most import at_most
 from gateway.errors import ApiError
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -28,7 +29,6 @@ ESCAPES: Final = re.compile(
 """A whole surrogate pair, half of one, or the beginning of any other escape: only the second is six bytes long."""
 LONE_HALF: Final = rb"\ufffd"
 JOIN_OFF_LOOP_BYTES: Final = 1 << 20
-"""From here on joining gives up the interpreter lock (CPython), so that a thread is of use."""
 
 
 async def read_body(request: Request, settings: ApiSettings) -> bytes:
@@ -45,8 +45,7 @@ async def read_body(request: Request, settings: ApiSettings) -> bytes:
         while more and size <= limit:
             slowest = began + settings.body_idle_s + size / settings.body_min_bytes_per_s
             try:
-                async with asyncio.timeout_at(min(loop.time() + settings.body_idle_s, slowest)):
-                    piece, more = await _receive(request)
+                piece, more = await at_most(min(loop.time() + settings.body_idle_s, slowest), _receive(request))
             except TimeoutError:
                 raise _too_slow(settings, size) from None
             size += len(piece)
@@ -61,10 +60,14 @@ async def read_body(request: Request, settings: ApiSettings) -> bytes:
 
 
 async def _joined(pieces: list[bytes], size: int) -> bytes:
-    """Megabytes in a thread: the interpreter lets the others run while it copies them."""
+    """Megabytes in a thread, which lets the others run while it copies them."""
     if len(pieces) == 1:
         return pieces[0]
-    return b"".join(pieces) if size < JOIN_OFF_LOOP_BYTES else await asyncio.to_thread(b"".join, pieces)
+    if size < JOIN_OFF_LOOP_BYTES:
+        return b"".join(pieces)
+    from gateway.media.preproc import join
+
+    return await asyncio.to_thread(join, pieces)
 
 
 def _too_slow(settings: ApiSettings, size: int) -> ApiError:

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from asyncio import FIRST_COMPLETED
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final, Protocol
+from typing import Final
 
 import orjson
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from gateway.api.disconnect import disconnected
+from gateway.api.connection import Connection, connection_of
+from gateway.api.disconnect import while_connected
 from gateway.errors import ApiError
 
 log = logging.getLogger("catalejo.sse")
@@ -30,43 +30,44 @@ def event(body: object) -> bytes:
     return b"data: " + orjson.dumps(body) + b"\n\n"
 
 
-class Connection(Protocol):
-    """What the server offers beside ASGI's `send`, which costs a message and a few coroutines each time:
-    `scope["extensions"]["catalejo.connection"]`, of gateway/http_protocol.py. For bodies without a length, between
-    http.response.start and the last http.response.body."""
-
-    def write(self, data: bytes) -> bool:
-        """Sends a piece, or drops it when the client is gone. False: the client is slower than we are."""
-
-    async def drain(self) -> None:
-        """Comes back when it has caught up, or is gone."""
-
-    def abort(self) -> None:
-        """Drops the client and what it has not taken; `receive` then tells of the disconnect."""
-
-
 class Client:
-    """The connection, and when it was last written to."""
+    """The connection of a stream, and what is done for it while nothing is written: see the module's text."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, keep_alive_s: float, stall_s: float) -> None:
         self._connection = connection
-        self._now = asyncio.get_running_loop().time
-        self.last_write = self._now()
-        self.waiting = False
-        """Somebody waits for it to take more."""
+        self._loop = asyncio.get_running_loop()
+        self._last_write = self._loop.time()
+        self._waiting = False
+        """The producer waits for it to take more."""
+        self._keep_alive_s = keep_alive_s
+        self._stall_s = stall_s
+        self._tick_s = min(keep_alive_s, stall_s)
+        self._timer = self._loop.call_later(self._tick_s, self._look)
+        connection.nothing = KEEP_ALIVE
 
     def write(self, data: bytes) -> bool:
         """False: await `ready()` before the next piece."""
-        self.last_write = self._now()
+        self._last_write = self._loop.time()
         return self._connection.write(data)
 
     async def ready(self) -> None:
-        self.waiting = True
+        self._waiting = True
         await self._connection.drain()
-        self.waiting = False
+        self._waiting = False
 
-    def abort(self) -> None:
-        self._connection.abort()
+    def close(self) -> None:
+        """Nothing is done for it any more."""
+        self._timer.cancel()
+
+    def _look(self) -> None:
+        quiet = self._loop.time() - self._last_write
+        if self._waiting and quiet >= self._stall_s:
+            self._connection.abort()
+            return
+        if not self._waiting and quiet >= self._keep_alive_s:
+            self.write(KEEP_ALIVE)
+            quiet = 0.0
+        self._timer = self._loop.call_later(max(self._tick_s - quiet, self._tick_s / 10), self._look)
 
 
 Produce = Callable[[Client], Awaitable[None]]
@@ -106,44 +107,24 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            await self._serve(Client(scope["extensions"]["catalejo.connection"]), receive, send)
+            await self._serve(connection_of(scope), send)
         finally:
             await self._on_close()  # also when the producer never began
 
-    async def _serve(self, client: Client, receive: Receive, send: Send) -> None:
-        now = asyncio.get_running_loop().time
-        writer = asyncio.create_task(self._write(client, send))
-        reader = asyncio.create_task(disconnected(receive))
+    async def _serve(self, connection: Connection, send: Send) -> None:
+        client = Client(connection, self._keep_alive_s, self._stall_s)
         try:
-            tick = min(self._keep_alive_s, self._stall_s)
-            while not writer.done():
-                pause = max(tick - (now() - client.last_write), tick / 10)
-                await asyncio.wait((writer, reader), timeout=pause, return_when=FIRST_COMPLETED)
-                if writer.done():
-                    break
-                quiet = now() - client.last_write
-                if reader.done() or (client.waiting and quiet >= self._stall_s):
-                    self._on_disconnect()
-                    if not reader.done():  # a mere return would keep the socket until the client takes the rest
-                        writer.cancel()
-                        client.abort()
-                        await reader
-                    return
-                if not client.waiting and quiet >= self._keep_alive_s:
-                    client.write(KEEP_ALIVE)
-            writer.result()
+            await while_connected(connection, self._write(client, send))
+        except ApiError:  # the client has left: others do not pass `_write`
+            self._on_disconnect()
         except asyncio.CancelledError:  # the server's grace is over
-            writer.cancel()
-            await asyncio.gather(writer, return_exceptions=True)
             failure = ApiError("shutting_down", "the server is being stopped before the answer was finished; try again")
             self._on_failure(failure)
             client.write(self._failure_event(failure))
             await send({"type": "http.response.body", "body": b"", "more_body": False})
             raise
         finally:
-            reader.cancel()
-            writer.cancel()
-            await asyncio.gather(reader, writer, return_exceptions=True)
+            client.close()
 
     async def _write(self, client: Client, send: Send) -> None:
         try:

@@ -2,7 +2,8 @@
 peers that speak it, as OpenAI chat chunks.
 
 The number of tokens and the rate come with the prompt's first max_new_tokens / max_tokens: a request for 1 token is
-answered at once. Streams tick in PHASES groups, so that events do not all arrive together."""
+answered at once; one for BURST_TOKENS on the contract's route too, as by an engine that was stuck. Streams tick in PHASES
+groups, so that events do not all arrive together."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ from engine.wire import ROUTE
 from gateway.bench.http import LAST_CHUNK, RequestProtocol, chunk, response
 
 PHASES: Final = 20
+BURST_TOKENS: Final = 20_000
 MAX_NEW: Final = re.compile(rb'"(?:max_new_tokens|max_tokens)": ?(\d+)')
 HEAD: Final = b"HTTP/1.1 200 OK\r\ncontent-type: %s\r\ntransfer-encoding: chunked\r\n\r\n"
 USAGE: Final = b'"usage":{"prompt_tokens":1,"completion_tokens":%d,"cached_tokens":0}'
@@ -39,6 +41,17 @@ INFO: Final = (
 )
 """Answers every GET: health, model_info, and the peers' questions after models."""
 IDS: Final = tuple(range(65, 91))
+
+
+def lines(number: int, total: int) -> bytes:
+    """The reply's `number`-th token, with the end behind the last."""
+    data = b'{"index":0,"output_ids":[%d]}\n' % IDS[number % len(IDS)]
+    if number == total:
+        data += b'{"index":0,"finish":{"type":"length","matched":null},%s}\n{"done":true}\n' % (USAGE % total)
+    return data
+
+
+BURST: Final = b"".join(chunk(lines(n + 1, BURST_TOKENS)) for n in range(BURST_TOKENS)) + LAST_CHUNK
 
 
 class Clock:
@@ -94,18 +107,15 @@ class Stream(RequestProtocol):
         self.transport.write(HEAD % kind)
         if self._total == 1:
             self.tick()
+        elif self._total == BURST_TOKENS and not self._openai:
+            self.transport.write(BURST)
         elif self._total < 1_000_000:  # above: an idle stream, for measuring memory
             self._clock.add(self)
 
     def tick(self) -> None:
         self._left -= 1
-        if self._openai:
-            data = OPENAI + (b"" if self._left else OPENAI_END)
-        else:
-            data = b'{"index":0,"output_ids":[%d]}\n' % IDS[self._left % len(IDS)]
-            if not self._left:
-                usage = USAGE % self._total
-                data += b'{"index":0,"finish":{"type":"length","matched":null},%s}\n{"done":true}\n' % usage
+        openai = OPENAI + (b"" if self._left else OPENAI_END)
+        data = openai if self._openai else lines(self._total - self._left, self._total)
         self.transport.write(chunk(data) + (b"" if self._left else LAST_CHUNK))
         if not self._left:
             self._clock.drop(self)

@@ -1,4 +1,4 @@
-"""`catalejo bench gateway`: what one event, one small request, one idle stream and one large image cost.
+"""`catalejo bench gateway`: what one event, one small request, one idle stream and large requests cost.
 
 Contestants run one after another in rounds, in turn, so that a slow moment hurts all alike: a raw relay (the floor),
 this gateway with detokenizer and parsers, and the peers of gateway/bench/peers.py that are installed. Contestant on one
@@ -16,7 +16,8 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from gateway.bench.load import Counter, chat_body, large_image_body, open_stream, request, unary
+from gateway.bench import stalls
+from gateway.bench.load import Counter, chat_body, open_stream, unary
 from gateway.bench.peers import GRPC, Contestant, Field, field_of
 from gateway.bench.processes import free_port, running
 
@@ -26,21 +27,13 @@ IDLE_STREAMS: Final = 400
 FIRST_TOKENS: Final = 60
 TICKS: Final = os.sysconf("SC_CLK_TCK")
 PAGE: Final = os.sysconf("SC_PAGE_SIZE")
-SENDER: Final = """
-import socket, sys
-data = sys.stdin.buffer.read()
-for _ in range(5):
-    with socket.create_connection(("127.0.0.1", %d)) as s:
-        s.sendall(data)
-        s.recv(65536)
-"""
 
 
 def run(
     streams: int, rate: float, seconds: float, as_json: bool, smg: Path | None, litellm: Path | None, only: list[str]
 ) -> int:
     cores = sorted(os.sched_getaffinity(0))
-    ours, theirs = {cores[0]}, {cores[-1]}
+    ours, theirs, sender = {cores[0]}, {cores[-1]}, {cores[len(cores) // 2 - 1]}
     given = field_of(smg, litellm, rate, only)
     if not given.contestants:
         raise SystemExit(f"catalejo bench: nobody of {', '.join(only)} is here; {_missing(given)}")
@@ -48,7 +41,7 @@ def run(
     for number in range(ROUNDS):
         for one in given.contestants:
             _say(as_json, f"round {number + 1} of {ROUNDS}: {one.name}")
-            _round(one, given.engines[one.engine], ours, theirs, streams, seconds, rate)
+            _round(one, given.engines[one.engine], ours, theirs, sender, streams, seconds, rate)
     report = {
         "streams": streams, "rate": rate, "seconds": seconds, "cores": len(cores),
         "load_average": os.getloadavg()[0], "results": {c.name: c.medians() for c in given.contestants},
@@ -59,7 +52,14 @@ def run(
 
 
 def _round(
-    one: Contestant, engine: list[str], ours: set[int], theirs: set[int], streams: int, seconds: float, rate: float
+    one: Contestant,
+    engine: list[str],
+    ours: set[int],
+    theirs: set[int],
+    sender: set[int],
+    streams: int,
+    seconds: float,
+    rate: float,
 ) -> None:
     """The engine is new for each: none inherits another's connections. Memory is measured in a process of its own, before
     any load has made it grow, and so that streams which a contestant never gives back burden nobody."""
@@ -74,10 +74,14 @@ def _round(
         with running(command, theirs, port, ready, one.environment) as pid:
             one.note(kib_per_idle_stream=asyncio.run(_idle_kib(port, pid)))
         with running(command, theirs, port, ready, one.environment) as pid:
-            asyncio.run(_measure(one, port, pid, streams, seconds, rate))
+            asyncio.run(_measure(one, port, pid, streams, seconds))
+        if one.large:
+            watched = {name: value.format(**ports) for name, value in one.watched.items()}
+            with running(command, theirs, port, ready, one.environment | watched):
+                asyncio.run(stalls.measure(one, port, spare if watched else None, rate, one.large, sender))
 
 
-async def _measure(one: Contestant, port: int, pid: int, streams: int, seconds: float, rate: float) -> None:
+async def _measure(one: Contestant, port: int, pid: int, streams: int, seconds: float) -> None:
     await unary(port, 50, 1)  # warm
     latencies = await unary(port, SMALL_REQUESTS // 2, 1)
     before = _cpu_s(pid)
@@ -102,8 +106,6 @@ async def _measure(one: Contestant, port: int, pid: int, streams: int, seconds: 
     one.note(events_per_s=events / took)
     if events:
         one.note(cpu_us_per_event=cpu / events * 1e6)
-    if one.name == "catalejo":
-        await _stalls(one, port, rate)
 
 
 async def _first_token_ms(port: int) -> float:
@@ -131,28 +133,6 @@ async def _idle_kib(port: int, pid: int) -> float:
 async def _rss_later(pid: int) -> int:
     await asyncio.sleep(0.5)
     return _rss(pid)
-
-
-async def _stalls(one: Contestant, port: int, rate: float) -> None:
-    """The longest gap between tokens of quiet streams, without and with 10 MB images arriving."""
-    data = request(port, large_image_body(10))
-    for name in ("longest_gap_quiet_ms", "longest_gap_10mb_images_ms"):
-        counter = Counter()
-        clients = [await open_stream(port, chat_body(int(rate * 30), stream=True), counter) for _ in range(20)]
-        await asyncio.sleep(0.5)
-        counter.longest_gap_s = 0.0
-        sender = None
-        if "images" in name:
-            sender = await asyncio.create_subprocess_exec(
-                sys.executable, "-c", SENDER % port, stdin=asyncio.subprocess.PIPE
-            )
-            assert sender.stdin is not None
-            await sender.communicate(data)
-        else:
-            await asyncio.sleep(3)
-        one.note(**{name: counter.longest_gap_s * 1e3})
-        for client in clients:
-            client.close()
 
 
 def _cpu_s(pid: int) -> float:

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import os
-import struct
-import zlib
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, Final, cast
@@ -23,8 +19,13 @@ CHAT: Final = "/v1/chat/completions"
 
 def request(port: int, body: dict[str, Any], path: str = CHAT) -> bytes:
     data = orjson.dumps(body)
-    head = f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\ncontent-type: application/json\r\n"
-    return head.encode() + b"content-length: %d\r\n\r\n" % len(data) + data
+    return head_of(port, path, len(data)) + data
+
+
+def head_of(port: int, path: str, size: int, *, close: bool = False) -> bytes:
+    head = "connection: close\r\n" if close else ""
+    head = f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\ncontent-type: application/json\r\n{head}"
+    return head.encode() + b"content-length: %d\r\n\r\n" % size
 
 
 def chat_body(tokens: int, *, stream: bool, content: Any = "Say something.") -> dict[str, Any]:
@@ -109,17 +110,3 @@ async def unary(port: int, count: int, connections: int) -> list[float]:
 
     await asyncio.gather(*(one(count // connections) for _ in range(connections)))
     return out
-
-
-def large_image_body(megabytes: float) -> dict[str, Any]:
-    """A request of about this size: a PNG of noise, which does not compress, as a data URL."""
-    side = int((megabytes * 1e6 * 0.75 / 3) ** 0.5)
-    rows = b"".join(b"\0" + os.urandom(side * 3) for _ in range(side))
-
-    def part(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    png = b"\x89PNG\r\n\x1a\n" + part(b"IHDR", struct.pack(">2I5B", side, side, 8, 2, 0, 0, 0))
-    png += part(b"IDAT", zlib.compress(rows, 0)) + part(b"IEND", b"")
-    url = "data:image/png;base64," + base64.b64encode(png).decode()
-    return chat_body(1, stream=False, content=[{"type": "image_url", "image_url": {"url": url}}])

@@ -41,13 +41,15 @@ def body_of(port: int, ids: np.ndarray, max_tokens: int = 1) -> bytes:
 
 
 def ask(port: int, path: str, body: bytes, kind: str) -> tuple[float, list[bytes]]:
-    """Seconds from the first byte sent to the first line of the answer's body, and all its lines."""
+    """Seconds from the first byte sent to the answer's first line that says something, and all its lines."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
     try:
         began = time.perf_counter()
         connection.request("POST", path, body, {"content-type": kind})
         answer = connection.getresponse()
         first = answer.readline()
+        while first and is_keep_alive(first):
+            first = answer.readline()
         took = time.perf_counter() - began
         lines = [first, *answer.read().splitlines()]
         if answer.status != 200:
@@ -55,6 +57,11 @@ def ask(port: int, path: str, body: bytes, kind: str) -> tuple[float, list[bytes
         return took, lines
     finally:
         connection.close()
+
+
+def is_keep_alive(line: bytes) -> bool:
+    """What a stream says while there is nothing to say: an empty line, in server-sent events a comment too."""
+    return not line.strip() or line.startswith(b":")
 
 
 def completion(port: int, ids: np.ndarray, max_tokens: int = 1) -> tuple[float, dict[str, Any]]:

@@ -23,7 +23,8 @@ HTTP, GRPC = "http", "grpc"
 @dataclass
 class Contestant:
     """`command` with {port}, {engine} and {spare} (another free port) filled in; `engine`: which form of the engine it
-    speaks to; `works`: does our work (detokenizing, parsing), or only passes bytes."""
+    speaks to; `works`: does our work (detokenizing, parsing), or only passes bytes; `large`: the kinds of large requests it
+    takes (stalls.py), `watched`: what its environment needs besides to tell its loop's stalls on {spare}."""
 
     name: str
     command: list[str]
@@ -31,6 +32,8 @@ class Contestant:
     engine: str = HTTP
     works: bool = False
     environment: dict[str, str] = field(default_factory=dict)
+    large: list[str] = field(default_factory=list)
+    watched: dict[str, str] = field(default_factory=dict)
     figures: dict[str, list[float]] = field(default_factory=dict)
 
     def note(self, **values: float) -> None:
@@ -58,8 +61,15 @@ def field_of(smg: Path | None, litellm: Path | None, rate: float, only: Sequence
     serve = [python, "-m", "gateway.cli", "gateway", "--model", model, "--engine", "http://127.0.0.1:{engine}"]
     relay = [python, "-m", "gateway.bench.relay", "--port", "{port}", "--target", "{engine}"]
     contestants = [
-        Contestant("relay", relay, "/health"),
-        Contestant("catalejo", [*serve, "--port", "{port}"], "/ready", works=True),
+        Contestant("relay", relay, "/health", large=["images"]),
+        Contestant(
+            "catalejo",
+            [*serve, "--port", "{port}"],
+            "/ready",
+            works=True,
+            large=["images", "text", "ids", "bursts"],
+            watched={"CATALEJO_OPERATIONS__PORT": "{spare}", "CATALEJO_OPERATIONS__DEBUG": "true"},
+        ),
     ]
     missing: dict[str, str] = {}
     if found := _found("smg", smg):

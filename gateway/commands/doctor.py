@@ -5,19 +5,27 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Final
+
+import aiohttp
+from pydantic import ValidationError
 
 from gateway.commands.paths import check_checkpoint, default_checkpoint
 from gateway.commands.serve import masked
 from gateway.config import ConfigError, Settings, load
+from gateway.metrics import Metrics
 from gateway.processes.sockets import ListenError, bind, close, tls_context
+from gateway.routing.connect import engine_client
+from gateway.routing.settings import EngineEndpoint
+from gateway.upstream.settings import UpstreamSettings
+from gateway.upstream.tls import TlsContexts
 
 Check = tuple[str, bool, str]
+HEALTH_TIMEOUT_S: Final = 5.0
 
 
 def run(model: Path | None, engines: list[str] | None, config: Path | None) -> int:
@@ -27,7 +35,7 @@ def run(model: Path | None, engines: list[str] | None, config: Path | None) -> i
         _packages,
         lambda: _checkpoint(path),
         lambda: _configuration(config, model, path),
-        lambda: _engines(engines or []),
+        lambda: _named_engines(engines or []),
     ]
     good = True
     for section in sections:
@@ -80,7 +88,8 @@ def _configuration(config: Path | None, model: Path | None, path: Path) -> Itera
     for served in settings.served if config is not None else ():
         problem = check_checkpoint(served.model_path)
         yield f"model {served.served_name}", problem is None, problem or str(served.model_path)
-        yield from _engines([e.url for e in served.engines])
+        token = served.engine_token.get_secret_value() if served.engine_token else None
+        yield from _engines(served.engines, token, settings.upstream)
     if config is not None:
         yield from _listening(settings)
         yield from _redis(settings)
@@ -114,11 +123,30 @@ def _redis(settings: Settings) -> Iterator[Check]:
     yield "redis", problem is None, problem or "answers; limits are shared through it"
 
 
-def _engines(urls: list[str]) -> Iterator[Check]:
+def _named_engines(urls: list[str]) -> Iterator[Check]:
+    """Of the command line."""
     for url in urls:
-        shown = masked(url)
         try:
-            with urllib.request.urlopen(url.rstrip("/") + "/health", timeout=5) as response:  # noqa: S310
-                yield shown, response.status == 200, f"/health answered {response.status}"
-        except (OSError, urllib.error.URLError, ValueError) as e:
-            yield shown, False, f"no answer from /health ({e}); is the engine running?"
+            endpoint = EngineEndpoint(url=url)
+        except ValidationError as e:
+            yield masked(url), False, e.errors()[0]["msg"].removeprefix("Value error, ")
+        else:
+            yield from _engines([endpoint], None, UpstreamSettings())
+
+
+def _engines(endpoints: Sequence[EngineEndpoint], token: str | None, upstream: UpstreamSettings) -> Iterator[Check]:
+    for endpoint in endpoints:
+        problem = asyncio.run(_problem(endpoint, token, upstream))
+        yield masked(endpoint.url), problem is None, problem or "/health answered 200"
+
+
+async def _problem(endpoint: EngineEndpoint, token: str | None, upstream: UpstreamSettings) -> str | None:
+    """Asked as the gateway asks."""
+    async with aiohttp.ClientSession() as session:
+        try:
+            client = engine_client("engine", endpoint, token, session, upstream, Metrics(), TlsContexts())
+        except ValueError as e:
+            return str(e)
+        status = await client.status(HEALTH_TIMEOUT_S)
+        client.close()
+    return None if status.healthy else f"no good answer from /health ({status.detail}); is the engine running?"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import re
@@ -18,7 +19,8 @@ from gateway.config import ConfigError, Settings, load
 from gateway.observability.logging import configure
 from gateway.observability.tracing import missing
 from gateway.processes.client import HubClient
-from gateway.processes.sockets import ListenError, bind, close, port_of, tls_context
+from gateway.processes.server_tls import ServerTls, server_loop
+from gateway.processes.sockets import ListenError, bind, close, port_of
 from gateway.threads import start_default_threads
 
 if TYPE_CHECKING:
@@ -99,12 +101,12 @@ def serve(settings: Settings, hub: HubClient | None = None, *, reread: Callable[
     import uvicorn
 
     from gateway.app import create_app
-    from gateway.http_protocol import protocol
+    from gateway.server.protocol import protocol
 
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until it can be heeded: it must not end a gateway that is starting
     sys.setswitchinterval(THREAD_SWITCH_S)
     several = hub is not None
-    tls = tls_context(settings.tls)
+    tls = ServerTls(settings.tls) if settings.tls.enabled else None
     listening = bind(settings.host, settings.port, shared=several)
     operations = settings.operations
     try:
@@ -113,11 +115,10 @@ def serve(settings: Settings, hub: HubClient | None = None, *, reread: Callable[
         close(listening)
         raise
     config = uvicorn.Config(
-        create_app(settings, hub=hub, operations_sockets=second, reread=reread),
-        loop="uvloop",
+        create_app(settings, hub=hub, operations_sockets=second, reread=reread, tls=tls),
         http=protocol(settings.server_header_timeout_s),
         ws="none",
-        ssl_context_factory=None if tls is None else lambda config, default: tls,
+        ssl_context_factory=None if tls is None else lambda config, default: tls.context,
         lifespan="on",
         log_config=None,
         access_log=False,
@@ -129,7 +130,7 @@ def serve(settings: Settings, hub: HubClient | None = None, *, reread: Callable[
     )
     if not several:
         log_start(settings, port_of(listening), None if second is None else port_of(second))
-    server = _server(config)
+    server = _server(config, server_loop(settings.server_header_timeout_s))
     try:
         server.run(listening)
     except KeyboardInterrupt:
@@ -137,10 +138,14 @@ def serve(settings: Settings, hub: HubClient | None = None, *, reread: Callable[
     return 0 if server.started else 1
 
 
-def _server(config: uvicorn.Config) -> uvicorn.Server:
+def _server(config: uvicorn.Config, make_loop: Callable[[], asyncio.AbstractEventLoop]) -> uvicorn.Server:
     import uvicorn
 
     class Server(uvicorn.Server):
+        def run(self, sockets: list[socket.socket] | None = None) -> None:
+            with asyncio.Runner(loop_factory=make_loop) as runner:
+                runner.run(self.serve(sockets))
+
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             """What is there by then stays: the collector need not look at a hundred thousand objects again and again, each time
             with all streams standing still."""

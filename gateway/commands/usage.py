@@ -53,7 +53,9 @@ def run(
     elif form == "csv":
         writer = csv.DictWriter(sys.stdout, list(as_record(by, ("",) * len(by), whole)), lineterminator="\n")
         writer.writeheader()
-        writer.writerows(as_record(by, group, total) for group, total in groups.items())
+        for group, total in groups.items():
+            record = as_record(by, group, total)
+            writer.writerow({**record, "unpriced": ", ".join(record["unpriced"])})
     else:
         _print_table(settings, by, groups, whole)
     if settings.prices and whole.unpriced:
@@ -86,15 +88,17 @@ def _print_table(settings: LedgerSettings, by: Sequence[str], groups: Groups, wh
     table = Table(box=None, header_style="bold")
     for name in by:
         table.add_column(name, overflow="fold")
-    numbers = ("requests", "failed", "aborted", "input", "cached", "output", "reasoning", "images", "videos")
+    numbers = ("requests", "refused", "failed", "aborted", "input", "cached", "output", "reasoning", "images", "videos")
     for name in (*numbers, settings.currency) if settings.prices else numbers:
         table.add_column(name, justify="right", no_wrap=True)
 
     def cells(total: Total) -> list[str]:
         s, o = total.sums, total.outcomes
         tokens = (s["input_tokens"], s["cached_tokens"], s["output_tokens"], s["reasoning_tokens"])
-        counts = (s["requests"], o["failed"], o["aborted"], *tokens, s["images"], s["videos"])
+        counts = (s["requests"], o["refused"], o["failed"], o["aborted"], *tokens, s["images"], s["videos"])
         cost = "?" if total.cost is None else f"{total.cost:,.4f}"
+        if total.cost is not None and total.unpriced:
+            cost += " + ?"
         return [f"{int(n):,}" for n in counts] + ([cost] if settings.prices else [])
 
     for group, total in groups.items():

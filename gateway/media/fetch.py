@@ -22,6 +22,7 @@ import aiohttp
 from gateway.media.inflight import BytesInFlight, Lease
 from gateway.media.limits import HostSlots
 from gateway.media.metrics import MediaMetrics
+from gateway.media.preproc import IMAGE_TYPES
 from gateway.media.problems import MediaProblem, mib
 from gateway.media.resolve import Lookup, PinnedResolver, ThreadLookup, pinned, pinned_socket, resolve_checked
 from gateway.media.settings import FetchSettings
@@ -29,7 +30,7 @@ from gateway.media.urls import Target, next_hop, parse_target
 
 REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 ACCEPT: Final = {
-    "image": "image/png,image/jpeg,image/webp,image/gif,image/bmp",
+    "image": ",".join(IMAGE_TYPES),
     "video": "video/mp4,video/webm,video/quicktime,video/x-matroska,video/*;q=0.5",
 }
 _CHUNK: Final = 64 << 10

@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import IO, Any, Final, TypeVar
 
 from blake3 import blake3
@@ -28,6 +27,7 @@ from gateway.media.metrics import MediaMetrics
 from gateway.media.preproc import HEAD_BYTES, check_upload
 from gateway.media.problems import MediaProblem, mib
 from gateway.media.settings import FileSettings
+from gateway.own_folders import OwnFolder
 
 T = TypeVar("T")
 FILE_ID: Final = re.compile(r"file-([0-9a-f]{8})[0-9a-f]{24}")
@@ -78,7 +78,7 @@ class FileStore:
         self._metrics = metrics
         self._clock = clock
         self._threads = ThreadPoolExecutor(4, thread_name_prefix="media-files")
-        self._own_folder: Path | None = None
+        self._own_folder: OwnFolder | None = None
         self._fs: Any = None
         self._root = ""
         self._uploading: dict[str, int] = {}
@@ -97,8 +97,8 @@ class FileStore:
         location = self._settings.location
         try:
             if location == "local":
-                self._own_folder = Path(tempfile.mkdtemp(prefix="catalejo-files-"))
-                location = str(self._own_folder)
+                self._own_folder = await self._run(OwnFolder, "files-")
+                location = str(self._own_folder.path / "files")
             url_to_fs = importlib.import_module("fsspec.core").url_to_fs
             self._fs, self._root = await self._run(url_to_fs, location)
         except (ImportError, OSError, ValueError) as error:
@@ -111,7 +111,7 @@ class FileStore:
             await asyncio.gather(self._sweeper, return_exceptions=True)
         self._threads.shutdown(wait=True, cancel_futures=True)
         if self._own_folder is not None:
-            shutil.rmtree(self._own_folder, ignore_errors=True)
+            self._own_folder.close()
 
     async def begin(self, tenant: str) -> Upload:
         """Raises when the tenant's share is used up or too many uploads are under way."""

@@ -10,7 +10,8 @@ import time
 from dataclasses import dataclass
 from typing import Any, Final
 
-from blake3 import blake3
+import numpy as np
+from numpy.typing import NDArray
 
 import preproc_rs
 from gateway.media.cache import Entry
@@ -21,7 +22,12 @@ from gateway.media.types import HeldUrl, MediaPart, PreparedMedia, url_bytes
 rs: Any = preproc_rs
 IMAGE_FORMATS: Final = frozenset({"jpeg", "png", "webp", "gif", "bmp", "tiff", "avif", "heic", "ico"})
 VIDEO_FORMATS: Final = frozenset({"mp4", "webm", "mkv", "avi", "mpegts"})
-_TAKEN: Final = {"image": "JPEG, PNG, WebP, GIF or BMP", "video": "MP4, WebM, Matroska, AVI or MPEG-TS"}
+_TAKEN: Final = {
+    "image": f"{', '.join(rs.IMAGE_FORMATS[:-1])} or {rs.IMAGE_FORMATS[-1]}",
+    "video": "MP4, WebM, Matroska, AVI or MPEG-TS",
+}
+IMAGE_TYPES: Final = tuple(f"image/{name.lower()}" for name in rs.IMAGE_FORMATS)
+"""Media types of the images this build decodes: TIFF, AVIF and HEIC are options of the extension."""
 HEAD_BYTES: Final = 4096
 """Enough of a file to know its format."""
 LONG_SIDE_MIN: Final = 112
@@ -88,26 +94,37 @@ def options_of(part: MediaPart, settings: MediaSettings) -> Options:
 
 def reference_digest(scope: str, reference: str, options: Options) -> bytes:
     """Names (who, what was referred to, how it is to be prepared) without keeping the reference itself."""
-    digest = blake3(repr((scope, options, url_bytes(reference))).encode())
+    prefix = repr((scope, options, url_bytes(reference))).encode()
     if isinstance(reference, HeldUrl):
-        digest.update(memoryview(reference.body)[reference.start : reference.end])
-    else:
-        digest.update(reference.encode("utf-8", "surrogatepass"))
-    return digest.digest()
+        return bytes(rs.digest(prefix, reference.body, reference.start, reference.end))
+    return bytes(rs.digest(prefix, reference.encode("utf-8", "surrogatepass")))
 
 
 def source_key(data: bytes, options: Options) -> str:
     if options.modality == "image":
         return str(rs.source_key(data, **options.image()))
-    digest = blake3(repr((rs.PREPROCESS_VERSION, "video", options)).encode())
-    digest.update(data)
-    return digest.hexdigest()
+    prefix = repr((rs.PREPROCESS_VERSION, "video", options)).encode()
+    return bytes(rs.digest(prefix, data)).hex()
 
 
-def find_data_urls(body: bytes, least: int) -> list[tuple[int, int]]:
-    """[start, end) of the strings in a JSON body that are data: URLs longer than `least` bytes, without escapes."""
-    found: list[tuple[int, int]] = rs.find_data_urls(body, least)
+def find_long_values(body: bytes, least: int) -> list[tuple[str, int, int]]:
+    """("url" | "text" | "ids", start, end) of the values in a JSON body that are longer than `least` bytes."""
+    found: list[tuple[str, int, int]] = rs.find_long_values(body, least)
     return found
+
+
+def long_text(body: bytes, start: int, end: int) -> bytes:
+    """UTF-8 of a "text" or "url"."""
+    return bytes(rs.long_text(body, start, end))
+
+
+def long_ids(body: bytes, start: int, end: int) -> NDArray[np.uint32]:
+    """The token ids of an "ids"."""
+    return np.frombuffer(rs.long_ids(body, start, end), dtype="<u4")
+
+
+def join(pieces: list[bytes]) -> bytes:
+    return bytes(rs.join(pieces))
 
 
 def decode_data_url(url: str, max_bytes: int) -> tuple[str, bytes]:

@@ -14,6 +14,7 @@ from gateway.metrics import Metrics
 TICK_S: Final = 0.05
 TASKS_EVERY: Final = 20
 """Ticks between two counts of tasks, which cost a walk over all of them."""
+PROBE_S: Final = 0.001
 
 
 @asynccontextmanager
@@ -32,3 +33,27 @@ async def watch_loop(metrics: Metrics) -> AsyncIterator[None]:
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+async def lateness(seconds: float) -> list[float]:
+    """How late, in seconds, a timer of 1 ms fired each time: all stalls of the loop of more than that, for one per cent of a
+    core. The kernel's choice to run another thread on the loop's core counts as the rest does."""
+    loop, late = asyncio.get_running_loop(), []
+    until = perf_counter() + seconds
+    over: asyncio.Future[None] = loop.create_future()
+
+    def tick(due: float) -> None:
+        now = perf_counter()
+        late.append(max(0.0, now - due))
+        if now < until:
+            arm()
+        elif not over.done():
+            over.set_result(None)
+
+    def arm() -> None:
+        if not over.cancelled():
+            loop.call_later(PROBE_S, tick, perf_counter() + PROBE_S)
+
+    arm()
+    await over
+    return late

@@ -43,7 +43,8 @@ class OperationsSettings(BaseModel):
     host: str = Field(default="127.0.0.1", description="Address the second port listens on.")
     port: int | None = Field(default=None, ge=0, le=65535, description="Absent: no second port.")
     debug: bool = Field(
-        default=False, description="/debug/tasks and /debug/stacks: what every task and thread does now."
+        default=False,
+        description="/debug/tasks and /debug/stacks: what every task and thread does now; /debug/loop: how late its loop is.",
     )
 
 

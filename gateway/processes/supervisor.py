@@ -11,11 +11,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -28,6 +28,7 @@ from prometheus_client.multiprocess import mark_process_dead
 from gateway.commands.serve import log_start
 from gateway.config import ConfigError, Settings, load, revealed
 from gateway.metrics import FILES
+from gateway.own_folders import OwnFolder
 from gateway.processes.children import end_with_parent
 from gateway.processes.hub import Hub
 from gateway.processes.sockets import ListenError, close, port_of, reserve, tls_context
@@ -72,25 +73,33 @@ class Supervisor:
         """Returns the command's exit status. Raises ListenError."""
         tls_context(self._settings.tls)  # a wrong certificate is told here, once
         operations = self._settings.operations
-        main = reserve(self._settings.host, self._settings.port)
-        second = []
-        folder = Path(tempfile.mkdtemp(prefix="catalejo-"))
-        try:
+        with ExitStack() as held:
+            main = reserve(self._settings.host, self._settings.port)
+            held.callback(close, main)
             second = [] if operations.port is None else reserve(operations.host, operations.port)
-            self._folder = folder
+            held.callback(close, second)
             self._port = port_of(main)
             self._operations_port = port_of(second) if second else None
-            if len(os.fsencode(folder / "hub.sock")) > SOCKET_PATH_BYTES:
-                raise ListenError(f"{folder} is too long a path for a Unix socket; set TMPDIR to a shorter one")
-            for name in ("metrics", "files"):
-                (folder / name).mkdir(mode=0o700)
-            self._write_settings(self._settings)
+            try:
+                own = OwnFolder("")
+                held.callback(own.close)
+                self._furnish(own.path)
+            except OSError as e:
+                where, why = tempfile.gettempdir(), e.strerror or e
+                raise ListenError(f"{where} cannot hold what the processes share ({why}); set TMPDIR") from None
             log_start(self._settings, self._port, self._operations_port)
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 return runner.run(self._run())
-        finally:
-            close([*main, *second])
-            shutil.rmtree(folder, ignore_errors=True)
+        raise AssertionError("unreachable")
+
+    def _furnish(self, folder: Path) -> None:
+        """Raises ListenError, OSError."""
+        self._folder = folder
+        if len(os.fsencode(folder / "hub.sock")) > SOCKET_PATH_BYTES:
+            raise ListenError(f"{folder} is too long a path for a Unix socket; set TMPDIR to a shorter one")
+        for name in ("metrics", "files"):
+            (folder / name).mkdir(mode=0o700)
+        self._write_settings(self._settings)
 
     async def _run(self) -> int:
         loop = asyncio.get_running_loop()
@@ -221,12 +230,14 @@ class Supervisor:
 
 
 def _tls_usable(old: Settings, new: Settings) -> bool:
-    """Whether the files of engines that are new can be used: a process refuses the whole reload otherwise."""
+    """Whether the certificate's files, and those of engines that are new, can be used: a process refuses the whole reload
+    otherwise."""
     known = [e for m in old.served for e in m.engines]
     try:
+        tls_context(old.tls)
         for endpoint in (e for m in new.served for e in m.engines if e not in known):
             if endpoint.url.startswith("https:"):
                 client_context(endpoint.tls or new.upstream.tls)
-    except BadTls:
+    except (BadTls, ListenError):
         return False
     return True

@@ -6,6 +6,7 @@ its own part of what is meant for the whole command: memory and threads."""
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 from dataclasses import dataclass
@@ -76,9 +77,13 @@ def main() -> int:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     order = msgspec.json.decode(sys.argv[1], type=Order)
     from gateway.commands.serve import serve
+    from gateway.metrics import FILES
     from gateway.observability.logging import configure
+    from gateway.own_folders import hold
     from gateway.processes.client import HubClient
+    from gateway.processes.metric_files import install
 
+    hold(Path(order.hub).parent)
     first = load(order.settings)
     settings = adapted(first, order)
     configure(settings.observability)
@@ -87,6 +92,7 @@ def main() -> int:
         return adapted(load(order.config, **order.overrides), order, first)
 
     try:
+        install(Path(os.environ[FILES]))
         return serve(settings, HubClient(Path(order.hub), order.number), reread=reread)
     except ListenError as e:
         log.error("%s", e)

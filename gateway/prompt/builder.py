@@ -9,7 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
 from jinja2 import TemplateError
+from numpy.typing import NDArray
 
 from gateway.errors import ApiError
 from gateway.prompt.checkpoint import Checkpoint
@@ -30,7 +32,7 @@ class RenderedPrompt:
     runs                  the ordinary text between control tokens; video timestamps are merged into it (expand.py)
     """
 
-    ids: list[int]
+    ids: list[int] | NDArray[np.uint32]
     media_positions: list[tuple[int, MediaKind]]
     starts_in_reasoning: bool | None
     runs: tuple[Run, ...] = ()

@@ -30,7 +30,7 @@ def expand(
     positions = rendered.media_positions
     if [k for _, k in positions] != [m.modality for m in media]:
         raise ValueError(f"{len(media)} media for {len(positions)} placeholders, or not of the same kinds")
-    ids = _array(rendered.ids)
+    ids = as_array(rendered.ids)
     run_by_end = {run.end: run for run in rendered.runs} if any(m.timestamps for m in media) else {}
     out = _Builder()
     items: list[Item] = []
@@ -61,7 +61,7 @@ def expand(
     return out.joined(), items
 
 
-def _array(ids: list[int]) -> NDArray[np.uint32]:
+def as_array(ids: list[int] | NDArray[np.uint32]) -> NDArray[np.uint32]:
     """Piece by piece: the conversion of a long list would keep other threads waiting for tens of milliseconds."""
     pieces = [np.asarray(ids[i : i + _PIECE], dtype=np.uint32) for i in range(0, len(ids), _PIECE)]
     return np.concatenate(pieces) if len(pieces) > 1 else np.asarray(ids, dtype=np.uint32)

@@ -15,6 +15,9 @@ from typing import Final
 MIN_CHARS: Final = 64
 """Shorter runs are encoded about as fast as they are found."""
 _ENTRY_BYTES: Final = 400
+_ID_BYTES: Final = array("I").itemsize
+_PIECE: Final = 1 << 16
+"""Ids converted at once: a millisecond, after which other threads have their turn."""
 
 
 class RunCache:
@@ -32,15 +35,20 @@ class RunCache:
             if found is None:
                 return None
             self._entries.move_to_end((scope, text))
-        return found.tolist()
+        out: list[int] = []
+        for i in range(0, len(found), _PIECE):
+            out += found[i : i + _PIECE].tolist()
+        return out
 
     def put(self, scope: str, text: str, ids: Sequence[int]) -> None:
         if len(text) < MIN_CHARS:
             return
-        entry = array("I", ids)
-        size = self._size(text, entry)
+        size = self._size(text, len(ids))
         if size > self._max_bytes // 4:
             return
+        entry = array("I")
+        for i in range(0, len(ids), _PIECE):
+            entry.extend(ids[i : i + _PIECE])
         with self._lock:
             if (scope, text) in self._entries:
                 return
@@ -48,12 +56,12 @@ class RunCache:
             self._bytes += size
             while self._bytes > self._max_bytes:
                 (_, old), gone = self._entries.popitem(last=False)
-                self._bytes -= self._size(old, gone)
+                self._bytes -= self._size(old, len(gone))
 
     @property
     def size_bytes(self) -> int:
         return self._bytes
 
     @staticmethod
-    def _size(text: str, entry: array[int]) -> int:
-        return sys.getsizeof(text) + entry.itemsize * len(entry) + _ENTRY_BYTES
+    def _size(text: str, ids: int) -> int:
+        return sys.getsizeof(text) + _ID_BYTES * ids + _ENTRY_BYTES

@@ -67,7 +67,7 @@ class Shadow:
         `text` whole contains it."""
         if self._edge is None or not text:
             return False
-        if self._edge.search(text):
+        if holds(self._edge, text):
             return True
         if text.strip() in self._joined:
             return True
@@ -79,12 +79,12 @@ class Shadow:
 
     def hide(self, text: str) -> str:
         """Raises NotText."""
-        if not text.isascii() and SURROGATE.search(text):
+        if not text.isascii() and holds(SURROGATE, text):
             raise NotText("text holds a lone surrogate, which is not a character")
         return _by_chunks(text, self._hide) if self.risky(text) else text
 
     def reveal(self, text: str) -> str:
-        if text.isascii() or not SURROGATE.search(text):
+        if text.isascii() or not holds(SURROGATE, text):
             return text
         return _by_chunks(text, self._reveal)
 
@@ -98,6 +98,13 @@ class Shadow:
             return text.translate(self._back)
         raw = codecs.charmap_encode(text, "strict", self._ascii_bytes)[0]
         return raw.translate(self._ascii_reveal).decode("ascii")
+
+
+def holds(letters: re.Pattern[str], text: str) -> bool:
+    """Whether a character that `letters` takes is in `text`. In steps: a search holds the interpreter lock to its end."""
+    if len(text) <= _CHUNK:
+        return letters.search(text) is not None
+    return any(letters.search(text, i, i + _CHUNK) for i in range(0, len(text), _CHUNK))
 
 
 def _by_chunks(text: str, change: Callable[[str], str]) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import orjson
 from tokenizers import Tokenizer
@@ -23,6 +23,7 @@ from gateway.prompt.run_cache import MIN_CHARS, RunCache
 from gateway.prompt.shadow import Shadow
 
 _PROBE_CHARS: Final = 1 << 16
+_SEARCHED_CHARS: Final = 1 << 18
 _SURE_BYTES_PER_TOKEN: Final = 4
 """Texts of fewer bytes per allowed token are encoded without asking first whether they are too long."""
 _BATCH_FROM_CHARS: Final = 4096
@@ -56,8 +57,7 @@ class AddedToken:
     normalized: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(NamedTuple):
     """Ordinary text between two control tokens; its ids are [start, end) of the prompt's."""
 
     start: int
@@ -90,11 +90,13 @@ class Vocabulary:
         self.longest_token = max((len(b) for i, b in enumerate(self.token_bytes) if i not in special), default=1)
         """Bytes of the longest token that text can become."""
         self._plain = Tokenizer.from_str(orjson.dumps(_without_added(spec, self.added)).decode())
+        self._longest_added = max((len(t.content) for t in self.added), default=0)
         self._by_content = {t.content: t for t in self.added}
         self._fixed: dict[str, list[int]] = {}
         # The reference matches tokens marked `normalized` only in what the others leave over.
-        raw = [t for t in self.added if not t.normalized]
-        self._passes = [p for p in (_pattern(raw), _pattern([t for t in self.added if t.normalized])) if p]
+        matched = [t for t in self.added if t.content]
+        passes = ([t for t in matched if not t.normalized], [t for t in matched if t.normalized])
+        self._passes = [(_pattern(tokens), all(map(_cuts_anywhere, tokens))) for tokens in passes if tokens]
 
     def encode_plain(self, text: str, most_tokens: int | None = None) -> list[int]:
         """Raises TooLong; see `check_length`."""
@@ -126,7 +128,7 @@ class Vocabulary:
     ) -> tuple[list[int], list[Run]]:
         """The ids of a rendered prompt and its ordinary runs. With a cache and a scope, runs seen before are not
         encoded again. Raises TooLong; see `check_length`."""
-        pieces = list(self._cut(text))
+        pieces = self._cut(text)
         texts = [self.shadow.reveal(p) for p in pieces if isinstance(p, str)]
         if most_tokens is not None:
             self.check_length(texts, most_tokens)
@@ -135,12 +137,12 @@ class Vocabulary:
         ids: list[int] = []
         runs: list[Run] = []
         for piece in pieces:
-            if isinstance(piece, AddedToken):
-                ids.append(piece.id)
-            else:
+            if isinstance(piece, str):
                 start = len(ids)
                 ids += next(encoded)
                 runs.append(Run(start, len(ids), next(plain)))
+            else:
+                ids.append(piece.id)
         return ids, runs
 
     def _encode_known(self, texts: Sequence[str], cache: RunCache | None, scope: str | None) -> list[list[int]]:
@@ -161,15 +163,23 @@ class Vocabulary:
             return [self._plain.encode(t, add_special_tokens=False).ids for t in texts]
         return [e.ids for e in self._plain.encode_batch_fast(list(texts), add_special_tokens=False)]
 
-    def _cut(self, text: str) -> Iterator[str | AddedToken]:
+    def _cut(self, text: str) -> list[str | AddedToken]:
         pieces: list[str | AddedToken] = [text]
-        for pattern in self._passes:
-            pieces = [q for p in pieces for q in (self._cut_once(pattern, p) if isinstance(p, str) else (p,))]
-        return (p for p in pieces if p != "")
+        for pattern, anywhere in self._passes:
+            cut = self._cut_all if anywhere else self._cut_once
+            pieces = [q for p in pieces for q in (cut(pattern, p) if isinstance(p, str) else (p,))]
+        return [p for p in pieces if p != ""]
+
+    def _cut_all(self, pattern: re.Pattern[str], text: str) -> Iterable[str | AddedToken]:
+        """Where every match is a cut."""
+        pieces: list[str] = pattern.split(text)
+        out: list[str | AddedToken] = [*pieces]
+        out[1::2] = [self._by_content[token] for token in pieces[1::2]]
+        return out
 
     def _cut_once(self, pattern: re.Pattern[str], text: str) -> Iterator[str | AddedToken]:
         position = 0
-        for match in pattern.finditer(text):
+        for match in pattern.finditer(text) if len(text) <= _SEARCHED_CHARS else self._matches(pattern, text):
             token = self._by_content[match[0]]
             start, end = match.span()
             if start < position or (token.single_word and _inside_word(text, start, end)):
@@ -183,6 +193,19 @@ class Vocabulary:
             position = end
         yield text[position:]
 
+    def _matches(self, pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
+        """`pattern.finditer(text)`, but a long text in steps, since a search holds the interpreter lock to its end. Each sees
+        as far beyond its own end as a token reaches."""
+        start = 0
+        while start < len(text):
+            step_end = start + _SEARCHED_CHARS
+            for match in pattern.finditer(text, start, step_end + self._longest_added):
+                if match.start() >= step_end:
+                    break
+                start = match.end()
+                yield match
+            start = max(start, step_end)
+
 
 def utf8_bytes(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
@@ -192,9 +215,14 @@ def _inside_word(text: str, start: int, end: int) -> bool:
     return bool(re.match(r"\w", text[end : end + 1]) or re.match(r"\w", text[max(0, start - 1) : start]))
 
 
-def _pattern(tokens: Sequence[AddedToken]) -> re.Pattern[str] | None:
-    contents = sorted((t.content for t in tokens if t.content), key=len, reverse=True)
-    return re.compile("|".join(map(re.escape, contents))) if contents else None
+def _cuts_anywhere(token: AddedToken) -> bool:
+    return not (token.single_word or token.lstrip or token.rstrip)
+
+
+def _pattern(tokens: Sequence[AddedToken]) -> re.Pattern[str]:
+    """Its one group is the whole match, so that `split` keeps what it cuts at."""
+    contents = sorted((t.content for t in tokens), key=len, reverse=True)
+    return re.compile("(" + "|".join(map(re.escape, contents)) + ")")
 
 
 def _check_kind(spec: Mapping[str, Any]) -> None:

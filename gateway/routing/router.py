@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any, Final
 
 import aiohttp
@@ -19,8 +19,10 @@ from gateway.errors import ApiError
 from gateway.media.residency import Residency
 from gateway.metrics import Metrics, child
 from gateway.routing.blocks import block_names
+from gateway.routing.connect import engine_client
 from gateway.routing.discovery import DiscoverySettings, Source, make_source
 from gateway.routing.elsewhere import Elsewhere, Load, own_load
+from gateway.routing.engine_names import EngineNames
 from gateway.routing.fleet import Fleet
 from gateway.routing.kv_events.follow import KvEvents
 from gateway.routing.outliers import outliers
@@ -28,7 +30,7 @@ from gateway.routing.policies import Choice, Policy, RouteRequest, make_policy
 from gateway.routing.policies.prefix_aware import PrefixAware
 from gateway.routing.settings import EngineEndpoint, RoutingSettings
 from gateway.routing.worker import Worker
-from gateway.upstream.client import EngineClient, EngineStatus
+from gateway.upstream.client import EngineStatus
 from gateway.upstream.settings import EngineTls, UpstreamSettings
 from gateway.upstream.tls import TlsContexts
 
@@ -49,9 +51,11 @@ class Router:
         metrics: Metrics,
         vocab_size: int | None = None,
         discovery: DiscoverySettings | None = None,
+        among: EngineNames | None = None,
     ) -> None:
         """`vocab_size`: of the checkpoint prompts are made with; an engine that tells another one is not used. `discovery`:
-        where engines are found besides `endpoints`; raises ValueError when it cannot work here."""
+        where engines are found besides `endpoints`; raises ValueError when it cannot work here. `among`: the names of the
+        engines of all models, when there are several."""
         self._vocab_size = vocab_size
         self._default_token = default_token
         self._settings = settings
@@ -72,6 +76,9 @@ class Router:
         self.elsewhere = Elsewhere()
         self._endpoints: Sequence[EngineEndpoint] = endpoints
         self._found: Sequence[EngineEndpoint] = ()
+        self._refused: Sequence[EngineEndpoint] | None = None
+        """What was found last and cannot be used now."""
+        self._among = among
         self._max_engines = discovery.max_engines if discovery else 0
         self._source = make_source(discovery, metrics) if discovery else None
         self._discovery: asyncio.Task[None] | None = None
@@ -94,7 +101,7 @@ class Router:
         try:
             if self._upstream.tls != EngineTls():
                 self._tls.get(self._upstream.tls)  # wrong files stop the start, also when no engine is known yet
-            self._fleet.set(self._endpoints)
+            self._set_fleet(self._endpoints)
         except ValueError:
             await self._session.close()
             raise
@@ -119,10 +126,17 @@ class Router:
         is; a new one is asked for its health at once; one that is gone gets no new requests and finishes what runs there.
 
         Raises ValueError when two have one name or their TLS files cannot be used; nothing has changed then."""
-        if self._session is not None:
-            self._fleet.set([*endpoints, *self._besides(endpoints)])
-            self._look.set()
+        self._set_fleet(endpoints)
         self._endpoints = endpoints
+        if self._session is not None:
+            self._look.set()
+
+    def _set_fleet(self, endpoints: Sequence[EngineEndpoint]) -> None:
+        if self._session is None:
+            return
+        besides = self._besides(endpoints)
+        with nullcontext() if self._among is None else self._among.claimed(endpoints, besides):
+            self._fleet.set([*endpoints, *besides])
 
     def drain(self, name: str, draining: bool) -> bool:
         """No new requests for the engine of that name, or again some. False when there is none of that name."""
@@ -151,12 +165,22 @@ class Router:
     def _discovered(self, found: Sequence[EngineEndpoint]) -> None:
         if len(found) > self._max_engines:
             log.error("%d engines found, the first %d are used (discovery.max_engines)", len(found), self._max_engines)
-        before, self._found = self._found, found[: self._max_engines]
+        found = found[: self._max_engines]
+        if self._among is not None:
+            found = [e.named_for(self._among.model) for e in found]
+        if problem := self._use(found):
+            log.error("the engines that were found cannot be used: %s", problem)
+
+    def _use(self, found: Sequence[EngineEndpoint]) -> str:
+        """Takes `found` for what discovery finds, or says why not: then what was found before stays, and it is tried again."""
+        before, self._found = self._found, found
         try:
             self.set_engines(self._endpoints)
         except ValueError as e:
-            log.error("the engines that were found cannot be used: %s", e)
-            self._found = before
+            self._found, self._refused = before, found
+            return str(e)
+        self._refused = None
+        return ""
 
     def _besides(self, configured: Sequence[EngineEndpoint]) -> list[EngineEndpoint]:
         """What was found and is not configured under the same name or address already."""
@@ -165,12 +189,8 @@ class Router:
 
     def _make(self, name: str, endpoint: EngineEndpoint) -> Worker:
         assert self._session is not None
-        token = endpoint.token.get_secret_value() if endpoint.token else self._default_token
-        tls = endpoint.tls or self._upstream.tls
-        name_in_certificate = tls.server_name or endpoint.server_name
-        secure = self._tls.get(tls) if endpoint.url.startswith("https:") else None
-        client = EngineClient(
-            name, endpoint.url, token, self._session, self._upstream, self._metrics, secure, name_in_certificate
+        client = engine_client(
+            name, endpoint, self._default_token, self._session, self._upstream, self._metrics, self._tls
         )
         return Worker(endpoint, client, self._settings, self._metrics, self._rows)
 
@@ -267,6 +287,8 @@ class Router:
             self._look.clear()
             self._fleet.sweep()
             self._tls.refresh()
+            if self._refused is not None and not self._use(self._refused):  # another model may have given a name back
+                log.info("the engines that could not be used are in use now")
             await self._check_all()
             if self._settings.outliers.enabled:
                 for worker, reason in outliers(self.workers, self._settings.outliers):

@@ -15,7 +15,10 @@ PolicyName = Literal["round_robin", "power_of_two", "least_load", "consistent_ha
 class EngineEndpoint(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
-    url: str = Field(pattern=r"^https?://[^\s]+$", description="http(s)://host:port")
+    url: str = Field(
+        pattern=r"^https?://[^\s]+$",
+        description="http(s)://host:port; `user:password@` before the host is sent where there is no token.",
+    )
     name: str | None = Field(default=None, description="Label in metrics; engine-0, engine-1, ... when absent.")
     token: SecretStr | None = Field(default=None, description="Bearer token; `engine_token` when absent.")
     tls: EngineTls | None = Field(default=None, description="For https; `upstream.tls` when absent.")
@@ -43,6 +46,15 @@ class EngineEndpoint(BaseModel):
         if parts.query or parts.fragment:
             raise ValueError("the URL ends with its path: nothing with ? or # may follow")
         return value
+
+    def named_for(self, model: str) -> EngineEndpoint:
+        """With a name, where it has none: of the model and its address, which unlike its place in a list stays when others come
+        and go."""
+        if self.name:
+            return self
+        parts = urlsplit(self.url)
+        place = parts.netloc.rpartition("@")[2] + parts.path.rstrip("/")
+        return self.model_copy(update={"name": f"{model}/{place}"})
 
 
 class OutlierSettings(BaseModel):

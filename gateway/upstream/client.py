@@ -30,6 +30,7 @@ from engine.wire import (
 )
 from gateway.errors import ApiError
 from gateway.metrics import Metrics, child
+from gateway.upstream.credentials import split_credentials
 from gateway.upstream.http import Answer, ConnectTimeout, HttpError, HttpPool
 from gateway.upstream.settings import UpstreamSettings
 from gateway.upstream.stock import STOCK_ROUTE, StockReader, encode_stock
@@ -68,8 +69,9 @@ class EngineClient:
     ) -> None:
         """`tls` and `server_name` as of HttpPool."""
         self.name = name
-        self.url = url.rstrip("/")
-        self._headers = {"authorization": f"Bearer {token}"} if token else {}
+        self.url, basic = split_credentials(url.rstrip("/"))
+        authorization = f"Bearer {token}" if token else basic
+        self._headers = {"authorization": authorization} if authorization else {}
         self._session = session
         self._settings = settings
         self._metrics = metrics

@@ -1,6 +1,7 @@
 """HTTP/1.1 for the engine's data path: one POST, its head, its body as it arrives. About a fifth of a general client's
-cost per request, and everything that has arrived is handed over at once: to a waiting reader within the very callback that
-brought it, without a future, a task switch and a timer for each piece.
+cost per request, and what has arrived is handed over at once: to a waiting reader within the very callback that brought it,
+without a future, a task switch and a timer for each piece. A burst is the exception: it stays bytes, read piece by piece in
+turns that all connections share (gateway/turns.py), since thousands of lines would hold everybody's streams.
 
 A connection is used by one response at a time; read to its end it goes back to the pool, else it is cut, which tells the
 engine to abort. No redirects, no cookies, no proxies. Parsing is httptools (llhttp), as in the server.
@@ -17,10 +18,12 @@ from urllib.parse import urlsplit
 
 import httptools
 
+from gateway.turns import turns_of
+
 HIGH_WATER_BYTES: Final = 256 << 10
-"""Above this much unread body the socket is not read: a slow client slows its engine stream."""
-PIECE_BYTES: Final = 64 << 10
-"""About this much is handed over at once, so that parsing it does not hold the event loop for long."""
+"""Above this much unread answer the socket is not read: a slow client slows its engine stream."""
+PIECE_BYTES: Final = 2 << 10
+"""The most of an answer, with its framing, that is worked on in one turn of the event loop: some fifty tokens, 2 ms."""
 SLICE_BYTES: Final = 256 << 10
 MAX_HEAD_BYTES: Final = 256 << 10
 CLOCK_S: Final = 0.001
@@ -61,7 +64,10 @@ class _Connection(asyncio.Protocol):
         self.status = 0
         self.headers: dict[str, str] = {}
         self.chunks: list[bytes] = []
-        self.size = self._head_size = 0
+        """Of the body, out of one piece of the answer."""
+        self.unread = bytearray()
+        """What came of the answer and the parser has not seen."""
+        self._head_size = 0
         self.received = self.head = self.complete = self.keep = self._paused = False
         self.error: HttpError | None = None
         self._waiter: asyncio.Future[bool] | None = None
@@ -80,15 +86,48 @@ class _Connection(asyncio.Protocol):
         if self.complete:  # nobody asked: a broken peer
             self.cut()
             return
+        waiter = self._waiter if self._waiter is not None and not self._waiter.done() else None
+        if self.unread or len(data) > PIECE_BYTES or (waiter is None and self.head):
+            self._keep(data)
+            while self.unread and not self.head and self.error is None:
+                self.read_on()  # also while the request is being sent: the engine may have decided
+            self._wake()
+            return
+        self._parse(data)
+        if waiter is None or self._take is None or not self.chunks or self.complete or self.error is not None:
+            self._wake()
+        else:
+            self._heard = self.loop.time()
+            self._hand_over(self._take, waiter)
+
+    def _keep(self, data: bytes) -> None:
+        self.unread += data
+        if len(self.unread) > HIGH_WATER_BYTES and not self._paused and self.transport is not None:
+            self._paused = True
+            self.transport.pause_reading()
+
+    def read_on(self) -> None:
+        """Parses the next piece of what is unread."""
+        data = self.unread[:PIECE_BYTES]
+        del self.unread[:PIECE_BYTES]
+        self._parse(data)
+        if self.unread and (self.complete or self.error is not None):
+            self.keep = False  # more than was asked for: a broken peer
+            self.unread.clear()
+        few = len(self.unread) <= HIGH_WATER_BYTES // 2
+        if self._paused and few and self.transport is not None and not self.closed:
+            self._paused = False
+            self.transport.resume_reading()
+        if self.closed and not self.unread:
+            self._end()
+
+    def _parse(self, data: bytes | bytearray) -> None:
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade, HttpError):
-            self._fail(HttpError("the answer is no HTTP"))
-        if self._take is None or not self.chunks or self.size > PIECE_BYTES or self.complete or self.error is not None:
-            self._wake()
-        elif self._waiter is not None and not self._waiter.done():
-            self._heard = self.loop.time()
-            self._hand_over(self._take, self._waiter)
+            self.keep = False
+            if not self.complete:  # what comes after the end nobody asked for
+                self._fail(HttpError("the answer is no HTTP"))
 
     def _hand_over(self, take: Take, waiter: asyncio.Future[bool]) -> None:
         try:
@@ -100,11 +139,16 @@ class _Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
         self._release_sender()
+        if not self.unread:
+            self._end()
+        self._wake()
+
+    def _end(self) -> None:
+        """The connection was closed, and all that came is read."""
         if self.head and not self.complete and not self._framed():
             self.complete = True  # a body that the end of the connection ends
         elif not self.complete:
             self._fail(HttpError("the connection was closed", untouched=not self.received))
-        self._wake()
 
     def pause_writing(self) -> None:
         self._writable = self.loop.create_future()
@@ -135,10 +179,6 @@ class _Connection(asyncio.Protocol):
 
     def on_body(self, body: bytes) -> None:
         self.chunks.append(body)
-        self.size += len(body)
-        if self.size > HIGH_WATER_BYTES and not self._paused and self.transport is not None:
-            self._paused = True
-            self.transport.pause_reading()
 
     def on_message_complete(self) -> None:
         if self.head:
@@ -202,21 +242,8 @@ class _Connection(asyncio.Protocol):
             self._waiter.set_exception(TimeoutError("the engine fell silent"))
 
     def take(self) -> bytes:
-        if len(self.chunks) == 1 or self.size <= PIECE_BYTES:
-            data = self.chunks[0] if len(self.chunks) == 1 else b"".join(self.chunks)
-            self.chunks.clear()
-            self.size = 0
-        else:
-            count = size = 0
-            while size < PIECE_BYTES:
-                size += len(self.chunks[count])
-                count += 1
-            data = b"".join(self.chunks[:count])
-            del self.chunks[:count]
-            self.size -= size
-        if self._paused and self.size <= HIGH_WATER_BYTES // 2 and self.transport is not None and not self.closed:
-            self._paused = False
-            self.transport.resume_reading()
+        data = self.chunks[0] if len(self.chunks) == 1 else b"".join(self.chunks)
+        self.chunks.clear()
         return data
 
     def cut(self) -> None:
@@ -255,25 +282,33 @@ class Answer:
         Raises HttpError, TimeoutError after `silence_s` without a byte or at `deadline()`, which may move, and what `take`
         raises."""
         connection = self._connection
+        worked = False
         while connection is not None:
-            if connection.chunks:
-                if not take(connection.take()):
+            if connection.chunks or connection.unread:
+                if worked or len(connection.unread) > PIECE_BYTES:
+                    await turns_of(connection.loop).next()
+                worked = True
+                if not connection.chunks:
+                    connection.read_on()
+                if connection.chunks and not take(connection.take()):
                     return False
-                if connection.chunks:
-                    await asyncio.sleep(0)  # other streams' turn
             elif connection.error is not None:
                 raise connection.error
             elif connection.complete:
                 self._connection = None
                 self._pool.give(connection)
                 return True
-            elif not await connection.wait(self._silence_s, take, deadline):
+            elif await connection.wait(self._silence_s, take, deadline):
+                worked = False
+            else:
                 return False
         return True
 
     def settle(self) -> None:
         """After the caller's last piece: gives the connection back if the body's end has come already."""
         connection = self._connection
+        if connection is not None and 0 < len(connection.unread) <= PIECE_BYTES and not connection.chunks:
+            connection.read_on()
         if connection is not None and connection.complete and not connection.chunks:
             self._connection = None
             self._pool.give(connection)

@@ -22,7 +22,7 @@ def encode_stock(request: GenerateRequest) -> bytes:
     sampling: dict[str, Any] = {**request.sampling, "n": request.n, "skip_special_tokens": False, "no_stop_trim": True}
     body: dict[str, Any] = {
         "rid": request.rid,
-        "input_ids": request.input_ids.tolist(),
+        "input_ids": request.input_ids,
         "sampling_params": sampling,
         "stream": True,
     }
@@ -37,7 +37,7 @@ def encode_stock(request: GenerateRequest) -> bytes:
         body["extra_key"] = body["cache_salt"] = request.cache_salt
     if request.priority:
         body["priority"] = request.priority
-    return orjson.dumps(body)
+    return orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 class StockReader:
@@ -47,7 +47,6 @@ class StockReader:
         self._pieces: list[bytes] = []
         self._held = 0
         self._counts: dict[int, int] = {}
-        self._refused = False
         self.ended = False
 
     def feed(self, data: bytes) -> list[Reply]:
@@ -71,10 +70,8 @@ class StockReader:
             raise BadReply("the stream ended without [DONE]")
 
     def _event(self, data: bytes, out: list[Reply]) -> None:
-        if data == b"[DONE]" and self._refused:
-            return  # SGLang ends a refusal with it too
         if self.ended:
-            raise BadReply("an event came after the last one")
+            return  # SGLang ends a refusal with [DONE] too; whatever else comes is of no answer
         if data == b"[DONE]":
             self.ended = True
             out.append(Done())
@@ -92,7 +89,7 @@ class StockReader:
     def _failed(self, status: Any, message: Any, out: list[Reply]) -> None:
         """SGLang refuses within the stream, with an HTTP status: 4xx is the request's fault, not the engine's."""
         refused = isinstance(status, int) and 400 <= status < 500
-        self.ended = self._refused = True
+        self.ended = True
         out.append(Failure("bad_request" if refused else "engine_error", str(message), False))
 
     def _tokens(self, body: dict[str, Any], out: list[Reply]) -> None:

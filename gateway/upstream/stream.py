@@ -101,7 +101,8 @@ class GenerationStream:
         try:
             if not await response.deliver(arrived, lambda: self._due) and not reader.ended:
                 return False
-            reader.finish()
+            if not reader.ended:  # what comes after the end is nobody's, whether it came with the same read or later
+                reader.finish()
             # The chunked body's last bytes let the connection go back to the pool; mostly they are here already.
             response.settle()
         except BadReply:

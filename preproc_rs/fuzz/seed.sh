@@ -4,7 +4,7 @@ set -euo pipefail
 cd "$(dirname "$0")"
 fixtures=../../tests/fixtures/preproc
 mkdir -p corpus/{image,video,webp,exif,data_url}
-find "$fixtures"/media "$fixtures"/golden -type f -size -20k ! -name 'v_*' ! -name '*.json' -exec cp {} corpus/image/ \;
+find "$fixtures"/media "$fixtures"/golden "$fixtures"/heif -type f -size -20k ! -name 'v_*' ! -name '*.json' -exec cp {} corpus/image/ \;
 find "$fixtures"/media "$fixtures"/golden -name '*.webp' -size -20k -exec cp {} corpus/webp/ \;
 find "$fixtures"/media -name 'v_*' -size -40k -exec cp {} corpus/video/ \;
 find "$fixtures"/video -type f ! -name '*.json' -exec cp {} corpus/video/ \;
@@ -14,7 +14,7 @@ import json, sys
 for i, row in enumerate(json.load(open(sys.argv[1]))):
     open(f"corpus/data_url/{i}", "w").write(row["url"].partition(",")[2] or row["url"])
 PY
-python3 - <<'PY' || echo "no lossy WebP seeds: python3 has no Pillow" >&2
+python3 - <<'PY' || echo "no seeds of lossy WebP, TIFF and AVIF: python3 has no Pillow" >&2
 import random
 from PIL import Image
 random.seed(0)
@@ -22,4 +22,9 @@ for i, size in enumerate([(1, 1), (15, 33), (40, 24), (64, 64), (97, 50)]):
     picture = Image.frombytes("RGB", (8, 8), random.randbytes(192)).resize(size, Image.Resampling.BICUBIC)
     for quality in (1, 50, 95):
         picture.save(f"corpus/webp/{i}_{quality}.webp", quality=quality, method=i)
+    for mode in ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK"):
+        for packing in (None, "tiff_lzw", "tiff_adobe_deflate", "packbits"):
+            picture.convert(mode).save(f"corpus/image/{i}_{mode}_{packing}.tif", compression=packing)
+    for mode in ("L", "RGB", "RGBA"):
+        picture.convert(mode).save(f"corpus/image/{i}_{mode}.avif", quality=50, speed=10)
 PY

@@ -1,5 +1,6 @@
 //! A flag shared with the caller: set it, and the work stops at its next check with `cancelled`.
 
+use crate::courtesy;
 use crate::error::{bail, Result};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -21,7 +22,9 @@ impl CancelToken {
         self.0.as_ptr().cast()
     }
 
+    /// Called between two steps of the work, which is also where it lets others run.
     pub fn check(&self) -> Result<()> {
+        courtesy::pause();
         if self.is_cancelled() {
             bail!(Cancelled, "the request was cancelled");
         }

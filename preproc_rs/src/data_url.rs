@@ -1,6 +1,7 @@
 //! `data:` URLs of media (RFC 2397): any case, any parameters, base64 required, whitespace and percent escapes inside
 //! the payload, both base64 alphabets, padding required. The byte budget is checked before memory is taken.
 
+use crate::courtesy;
 use crate::error::{bail, Result};
 use crate::memory::try_vec;
 
@@ -23,43 +24,6 @@ pub fn decode(bytes: &[u8], max_bytes: usize) -> Result<(String, Vec<u8>)> {
         bail!(BadDataUrl, "the data URL declares {media_type:?}, which is neither an image nor a video");
     }
     Ok((media_type, base64(&bytes[comma + 1..], max_bytes)?))
-}
-
-/// [start, end) of each JSON string in `body` that begins with `data:`, is longer than `least` and whose bytes are its
-/// characters: ASCII, no escapes, nothing that JSON forbids. A string inside a string may be among them, never a part of one that has an end elsewhere.
-pub fn find(body: &[u8], least: usize) -> Vec<(usize, usize)> {
-    let mut found = Vec::new();
-    let mut at = 0;
-    while let Some(quote) = next(body, at, |b| b == b'"') {
-        at = quote + 1;
-        if !body[at..].starts_with(b"data:") {
-            continue;
-        }
-        let start = at;
-        match next(body, start, |b| b == b'"' || b == b'\\' || b < 0x20 || !b.is_ascii()) {
-            Some(end) if body[end] == b'"' => {
-                if end - start > least {
-                    found.push((start, end));
-                }
-                at = end;
-            }
-            Some(other) => at = other,
-            None => break,
-        }
-    }
-    found
-}
-
-/// Where the first byte from `start` on stands that `wanted` takes. Blocks without one are passed over by vector.
-fn next(body: &[u8], start: usize, wanted: impl Fn(u8) -> bool) -> Option<usize> {
-    let mut at = start;
-    for block in body[start..].chunks(64) {
-        if block.iter().fold(false, |any, b| any | wanted(*b)) {
-            return block.iter().position(|b| wanted(*b)).map(|i| at + i);
-        }
-        at += block.len();
-    }
-    None
 }
 
 const SKIP: u8 = 64;
@@ -94,7 +58,12 @@ fn base64(text: &[u8], max_bytes: usize) -> Result<Vec<u8>> {
     let mut out: Vec<u8> = try_vec(expected)?;
     let (mut group, mut have, mut pads) = (0u32, 0u32, 0u32);
     let mut rest = text;
+    let mut paused = rest.len();
     while let Some((&first, tail)) = rest.split_first() {
+        if paused - rest.len() > courtesy::PIECE_BYTES {
+            paused = rest.len();
+            courtesy::pause();
+        }
         // Four plain digits at once while nothing special is around.
         if have == 0 && pads == 0 && rest.len() >= 4 {
             let v = [
@@ -160,24 +129,6 @@ fn push(out: &mut Vec<u8>, bytes: &[u8], max_bytes: usize) -> Result<()> {
 mod tests {
     use super::*;
     use crate::error::Code;
-
-    #[test]
-    fn found_in_a_body() {
-        let long = format!("data:;base64,{}", "A".repeat(200));
-        let body =
-            format!(r#"{{"a":"{long}","b":"data:x","c":"{long}\n","d":"é{long}","e":"{long}é","f" : "{long}"}}"#);
-        let found = find(body.as_bytes(), 100);
-        let expected: Vec<_> = ["\"a\":\"", "\"f\" : \""]
-            .map(|before| body.find(before).expect("is there") + before.len())
-            .map(|start| (start, start + long.len()))
-            .into();
-        assert_eq!(found, expected);
-        assert!(find(body.as_bytes(), 213).is_empty());
-        assert!(find(b"\"data:", 0).is_empty() && find(b"", 0).is_empty());
-        for forbidden in [b'\n', 0, 0x1f] {
-            assert!(find(&[b"\"data:aa".as_slice(), &[forbidden], b"aa\""].concat(), 0).is_empty());
-        }
-    }
 
     #[test]
     fn forms() {

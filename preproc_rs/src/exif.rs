@@ -1,9 +1,9 @@
 //! The one EXIF value that changes pixels: orientation, tag 0x0112 of the first directory.
 //!
 //! Anything odd (offset outside, wrong type, value outside 1..=8) counts as "no orientation"; a broken EXIF block never
-//! refuses a picture. Reads are bounded by EXIF_MAX_ENTRIES.
+//! refuses a picture. Reads are bounded by IFD_MAX_ENTRIES.
 
-use crate::limits::EXIF_MAX_ENTRIES;
+use crate::ifd::Directory;
 
 /// How stored rows and columns map to the upright picture. Values are EXIF's, 1..=8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +31,22 @@ impl Orientation {
         };
         Orientation { transposed, flip_x, flip_y }
     }
+
+    /// Turns what is upright so far by 90 degrees against the clock.
+    pub fn quarter_left(&mut self) {
+        // Transposing and then turning upside down; a mirror before a transposition is the other mirror behind it.
+        let Orientation { transposed, flip_x, flip_y } = *self;
+        *self = Orientation { transposed: !transposed, flip_x: flip_y, flip_y: !flip_x };
+    }
+
+    /// Mirrors what is upright so far: left and right, or top and bottom.
+    pub fn mirror(&mut self, left_right: bool) {
+        if left_right {
+            self.flip_x = !self.flip_x;
+        } else {
+            self.flip_y = !self.flip_y;
+        }
+    }
 }
 
 /// Reads a TIFF block (what stands behind "Exif\0\0" in a JPEG, in eXIf of a PNG, in EXIF of a WebP).
@@ -40,31 +56,9 @@ pub fn orientation(block: &[u8]) -> Orientation {
 
 fn read(block: &[u8]) -> Option<u16> {
     let block = block.strip_prefix(b"Exif\0\0").unwrap_or(block);
-    let big = match block.get(..4)? {
-        b"II*\0" => false,
-        b"MM\0*" => true,
-        _ => return None,
-    };
-    let u16_at = |at: usize| {
-        let bytes: [u8; 2] = block.get(at..at.checked_add(2)?)?.try_into().ok()?;
-        Some(if big { u16::from_be_bytes(bytes) } else { u16::from_le_bytes(bytes) })
-    };
-    let u32_at = |at: usize| {
-        let bytes: [u8; 4] = block.get(at..at.checked_add(4)?)?.try_into().ok()?;
-        Some(if big { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) })
-    };
-    let directory = u32_at(4)? as usize;
-    let entries = usize::from(u16_at(directory)?).min(EXIF_MAX_ENTRIES);
-    for i in 0..entries {
-        let entry = directory.checked_add(2 + 12 * i)?;
-        if u16_at(entry)? == 0x0112 {
-            return match (u16_at(entry + 2)?, u32_at(entry + 4)?) {
-                (3, 1) => u16_at(entry + 8).filter(|v| (1..=8).contains(v)),
-                _ => None,
-            };
-        }
-    }
-    None
+    let field = Directory::first(block)?.field(0x0112)?;
+    let value = (field.is_short() && field.count == 1).then(|| field.get(0)).flatten()?;
+    u16::try_from(value).ok().filter(|v| (1..=8).contains(v))
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! `item_hash` names patch rows for the engine's prefix cache (engine/wire.py computes the same). `source_key` names
 //! (file, options, preprocessing version) for the gateway's cache; it never travels.
 
+use crate::courtesy;
 use crate::limits::PREPROCESS_VERSION;
 use blake3::Hasher;
 
@@ -16,7 +17,8 @@ pub fn item_hash(modality: &str, grid: [usize; 3], rows: &str, t_dup: u8, data: 
     for side in grid {
         hasher.update(&(side as u32).to_le_bytes());
     }
-    hasher.update(rows.as_bytes()).update(&[0, t_dup]).update(data);
+    hasher.update(rows.as_bytes()).update(&[0, t_dup]);
+    update(&mut hasher, data);
     hasher.finalize().to_hex().to_string()
 }
 
@@ -24,6 +26,21 @@ pub fn item_hash(modality: &str, grid: [usize; 3], rows: &str, t_dup: u8, data: 
 pub fn source_key(options: &str, data: &[u8]) -> String {
     let mut hasher = Hasher::new();
     hasher.update(SOURCE_DOMAIN).update(PREPROCESS_VERSION.as_bytes()).update(&[0]);
-    hasher.update(options.as_bytes()).update(&[0]).update(data);
+    hasher.update(options.as_bytes()).update(&[0]);
+    update(&mut hasher, data);
     hasher.finalize().to_hex().to_string()
+}
+
+/// Of the two together, for names that never leave the gateway.
+pub fn digest(prefix: &[u8], data: &[u8]) -> [u8; 32] {
+    let mut hasher = Hasher::new();
+    hasher.update(prefix);
+    update(&mut hasher, data);
+    *hasher.finalize().as_bytes()
+}
+
+fn update(hasher: &mut Hasher, data: &[u8]) {
+    for piece in courtesy::pieces(data) {
+        hasher.update(piece);
+    }
 }

@@ -207,7 +207,7 @@ fn format_of(data: &[u8], options: &ImageOptions) -> Result<&'static str> {
         Some(format) => Ok(format),
         None if data.is_empty() => bail!(Truncated, "the image file is empty"),
         None => {
-            bail!(UnsupportedFormat, "the file is not an image of a known format; send JPEG, PNG, WebP, GIF or BMP")
+            bail!(UnsupportedFormat, "the file is not an image of a known format; send {}", decode::formats_text())
         }
     }
 }

@@ -47,8 +47,22 @@ pub const WHOLE_IMAGE_BYTES: u64 = 400 << 20;
 pub const MAX_CHUNKS: usize = 100_000;
 /// What the PNG decoder may allocate besides the rows.
 pub const PNG_DECODER_BYTES: usize = 16 << 20;
-/// Entries of the first EXIF directory looked at.
-pub const EXIF_MAX_ENTRIES: usize = 1_000;
+/// Entries of a TIFF or EXIF directory looked at.
+pub const IFD_MAX_ENTRIES: usize = 1_000;
+/// Tiles reach beyond their picture: all of their bytes (pixels, of HEIC) may be this many times its own, and this much more.
+pub const TILES_FACTOR: u64 = 4;
+pub const TILES_BYTES: u64 = 64 << 20;
+/// Strips and tiles may share bytes: all lengths together may be this many times the file's, and this much more.
+pub const PACKED_FACTOR: u64 = 2;
+pub const PACKED_BYTES: u64 = 16 << 20;
+/// Samples of a pixel of a TIFF; more than colours and alpha are passed over.
+pub const TIFF_MAX_SAMPLES: usize = 8;
+/// AVIF and HEIC: pixels of one coded picture (a decode cannot be stopped inside one), tiles of a grid, sides, entries of each
+/// list of the file.
+pub const CODED_MAX_PIXELS: u64 = VIDEO_MAX_FRAME_PIXELS;
+pub const HEIF_MAX_TILES: usize = 1_024;
+pub const HEIF_MAX_SIDE: u32 = 65_535;
+pub const HEIF_MAX_ENTRIES: usize = 10_000;
 
 /// Rows handed to the resizer at once.
 pub const BAND_ROWS: usize = 16;
@@ -77,7 +91,7 @@ pub const VIDEO_FPS_DEFAULT: f64 = 1.0;
 pub const VIDEO_FPS_MIN: f64 = 0.2;
 pub const VIDEO_FPS_MAX: f64 = 5.0;
 /// One allocation inside libav.
-pub const VIDEO_MAX_ALLOC: usize = 256 << 20;
+pub const LIBAV_MAX_ALLOC: usize = 256 << 20;
 /// What libav may read to learn about the streams.
 pub const VIDEO_PROBE_BYTES: i64 = 2 << 20;
 pub const VIDEO_PROBE_PACKETS: i32 = 500;

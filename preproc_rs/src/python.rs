@@ -1,9 +1,13 @@
 //! The Python edge: immutable bytes in, the GIL released, pure Rust, errors with a stable code out.
 
 use crate::cancel::CancelToken;
+use crate::courtesy;
+use crate::decode::FORMATS;
 use crate::error::{Code, Error};
+use crate::hash;
 use crate::image::{self, ImageOptions};
 use crate::limits::*;
+use crate::long_values::{self, Kind};
 use crate::memory::Buffer;
 use crate::patchify::Rows;
 use crate::resize::Form;
@@ -330,26 +334,102 @@ fn decode_data_url<'py>(
     Ok((media_type, to_bytes(py, bytes)?))
 }
 
-/// [start, end) of each long data: URL in a JSON body that stands there without escapes.
+/// ("url" | "text" | "ids", start, end) of each value of a JSON body that is longer than `least` bytes.
 #[pyfunction]
-fn find_data_urls(py: Python<'_>, body: &Bound<'_, PyBytes>, least: usize) -> Vec<(usize, usize)> {
+fn find_long_values(py: Python<'_>, body: &Bound<'_, PyBytes>, least: usize) -> Vec<(&'static str, usize, usize)> {
     let bytes = body.as_bytes();
-    py.detach(|| url::find(bytes, least))
+    let name = |kind| match kind {
+        Kind::Url => "url",
+        Kind::Text => "text",
+        Kind::Ids => "ids",
+    };
+    let found = py.detach(|| long_values::find(bytes, least));
+    found.into_iter().map(|long| (name(long.kind), long.start, long.end)).collect()
 }
 
-/// `PyBytes::new`, which copies with the GIL held: milliseconds for ten megabytes, most of them page faults.
+/// UTF-8 of the JSON string whose content is [start, end) of the body.
+#[pyfunction]
+fn long_text<'py>(
+    py: Python<'py>,
+    body: &Bound<'py, PyBytes>,
+    start: usize,
+    end: usize,
+) -> PyResult<Bound<'py, PyBytes>> {
+    long_value(py, body, start, end, long_values::text)
+}
+
+/// The JSON list of ids that is [start, end) of the body, as u32 little-endian.
+#[pyfunction]
+fn long_ids<'py>(
+    py: Python<'py>,
+    body: &Bound<'py, PyBytes>,
+    start: usize,
+    end: usize,
+) -> PyResult<Bound<'py, PyBytes>> {
+    long_value(py, body, start, end, long_values::ids)
+}
+
+fn long_value<'py>(
+    py: Python<'py>,
+    body: &Bound<'py, PyBytes>,
+    start: usize,
+    end: usize,
+    read: fn(&[u8]) -> Option<Vec<u8>>,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let given = body.as_bytes().get(start..end);
+    let value = given.and_then(|given| py.detach(|| read(given)));
+    to_bytes(py, value.ok_or_else(|| PyValueError::new_err("start and end are not those of such a value"))?)
+}
+
+/// blake3-256 of `prefix` and then [start, end) of `data`.
+#[pyfunction]
+#[pyo3(signature = (prefix, data, start=0, end=None))]
+fn digest<'py>(
+    py: Python<'py>,
+    prefix: &Bound<'py, PyBytes>,
+    data: &Bound<'py, PyBytes>,
+    start: usize,
+    end: Option<usize>,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let (prefix, whole) = (prefix.as_bytes(), data.as_bytes());
+    let given = whole
+        .get(start..end.unwrap_or(whole.len()))
+        .ok_or_else(|| PyValueError::new_err("start and end are not a range of the data"))?;
+    Ok(PyBytes::new(py, &py.detach(|| hash::digest(prefix, given))))
+}
+
+/// `b"".join(pieces)`.
+#[pyfunction]
+fn join<'py>(py: Python<'py>, pieces: Vec<Bound<'py, PyBytes>>) -> PyResult<Bound<'py, PyBytes>> {
+    let given: Vec<&[u8]> = pieces.iter().map(|piece| piece.as_bytes()).collect();
+    joined(py, &given)
+}
+
 fn to_bytes(py: Python<'_>, from: Vec<u8>) -> PyResult<Bound<'_, PyBytes>> {
-    let length = isize::try_from(from.len()).map_err(|_| PyValueError::new_err("too many bytes"))?;
+    let bytes = joined(py, &[&from])?;
+    py.detach(move || drop(from));
+    Ok(bytes)
+}
+
+/// `PyBytes::new` copies with the GIL held: milliseconds for ten megabytes, most of them page faults.
+fn joined<'py>(py: Python<'py>, parts: &[&[u8]]) -> PyResult<Bound<'py, PyBytes>> {
+    let total = parts.iter().try_fold(0usize, |sum, part| sum.checked_add(part.len()));
+    let length = total.and_then(|n| isize::try_from(n).ok()).ok_or_else(|| PyValueError::new_err("too many bytes"))?;
     // SAFETY: with a null pointer this gives a new bytes object of `length` bytes that are not set yet, or an error.
     let bytes = unsafe {
         let new = ffi::PyBytes_FromStringAndSize(std::ptr::null(), length);
         Bound::from_owned_ptr_or_err(py, new)?.cast_into_unchecked::<PyBytes>()
     };
     let address = bytes.as_bytes().as_ptr() as usize;
-    py.detach(move || {
-        // SAFETY: nobody else knows the object yet, which lives beyond this call and has room for `from`.
-        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), address as *mut u8, from.len()) };
-        drop(from);
+    py.detach(|| {
+        let mut to = address as *mut u8;
+        for piece in parts.iter().flat_map(|part| courtesy::pieces(part)) {
+            // SAFETY: nobody else knows the object yet, which lives beyond this call and has room for all parts.
+            unsafe {
+                std::ptr::copy_nonoverlapping(piece.as_ptr(), to, piece.len());
+                to = to.add(piece.len());
+            }
+        }
     });
     Ok(bytes)
 }
@@ -378,11 +458,16 @@ fn preproc_rs(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(prepare_image, m)?)?;
     m.add("RESIZE_FORMS", PyTuple::new(m.py(), Form::available().iter().map(|form| form.as_str()))?)?;
     m.add("HAS_VIDEO", cfg!(feature = "video"))?;
+    m.add("IMAGE_FORMATS", PyTuple::new(m.py(), FORMATS)?)?;
     m.add_function(wrap_pyfunction!(prepare_video, m)?)?;
     m.add_function(wrap_pyfunction!(source_key, m)?)?;
     m.add_function(wrap_pyfunction!(probe, m)?)?;
     m.add_function(wrap_pyfunction!(decode_alone, m)?)?;
     m.add_function(wrap_pyfunction!(decode_data_url, m)?)?;
-    m.add_function(wrap_pyfunction!(find_data_urls, m)?)?;
+    m.add_function(wrap_pyfunction!(find_long_values, m)?)?;
+    m.add_function(wrap_pyfunction!(long_text, m)?)?;
+    m.add_function(wrap_pyfunction!(long_ids, m)?)?;
+    m.add_function(wrap_pyfunction!(digest, m)?)?;
+    m.add_function(wrap_pyfunction!(join, m)?)?;
     m.add_function(wrap_pyfunction!(sniff, m)?)
 }

@@ -25,7 +25,7 @@ import uvicorn
 
 from gateway.app import create_app
 from gateway.config import Settings
-from gateway.http_protocol import protocol
+from gateway.server.protocol import protocol
 from tests.mock_engine import MockEngine
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -153,3 +153,37 @@ async def test_choices_in_all_are_bounded(stack: Stack) -> None:
     assert (answer.status, answer.error["code"], answer.error["param"]) == (400, "invalid_value", "prompt")
     assert "256 choices; at most 128" in answer.error["message"]
     assert not stack.engine.requests()
+
+
+MANY: list[int] = [65 + i % 26 for i in range(90_000)]
+"""As JSON more than is parsed on the loop."""
+
+
+async def test_many_ids_reach_the_engine_as_they_are_alone_and_side_by_side() -> None:
+    async with Stack(context_length=200_000) as s:
+        for prompt in (MANY, [MANY, MANY[:3]], [MANY[:5], MANY]):
+            before = len(s.engine.requests())
+            answer = await complete(s, prompt, max_tokens=1)
+            assert answer.status == 200, answer.raw
+            lists = prompt if isinstance(prompt[0], list) else [prompt]
+            sent = [list(r["ids"]) for r in s.engine.requests()[before:]]
+            assert sorted(sent) == sorted(lists)
+            assert answer.json["usage"]["prompt_tokens"] == sum(map(len, lists))
+
+
+@pytest.mark.parametrize(
+    ("prompt", "param"),
+    [
+        ([*MANY, 100_000], "prompt"),
+        ([*MANY, 500], "prompt"),
+        ([*MANY, -1], "prompt"),
+        ([[1], [*MANY, 100_000]], "prompt[1]"),
+        ([*MANY, "x"], "prompt"),
+    ],
+    ids=["outside", "placeholder", "negative", "second", "mixed"],
+)
+async def test_many_ids_with_a_wrong_one_are_refused(prompt: Any, param: str) -> None:
+    async with Stack(context_length=200_000) as s:
+        answer = await complete(s, prompt)
+        assert answer.status == 400 and answer.error["param"].startswith(param), answer.raw
+        assert not s.engine.requests()

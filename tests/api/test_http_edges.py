@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import orjson
 import pytest
@@ -38,9 +39,10 @@ def get(path: str, headers: str = "") -> bytes:
     return f"GET {path} HTTP/1.1\r\nhost: x\r\n{headers}\r\n".encode()
 
 
-def post(headers: str = "") -> bytes:
-    head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(BODY)}\r\n"
-    return f"{head}{headers}\r\n".encode() + BODY
+def post(headers: str = "", **fields: Any) -> bytes:
+    body = orjson.dumps(body_of("Hello", fields)) if fields else BODY
+    head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
+    return f"{head}{headers}\r\n".encode() + body
 
 
 @pytest.mark.parametrize(
@@ -244,7 +246,7 @@ async def test_the_first_of_two_requests_ends_when_the_client_leaves(stack: Stac
     stack.engine.script([{"pieces": ["a"] * 1000, "delay_ms": 50}])
     before = len(stack.engine.requests())
     _, writer = await asyncio.open_connection("127.0.0.1", stack.port)
-    writer.write(post() + post())
+    writer.write(post(max_tokens=1000) + post())
     async with asyncio.timeout(20):
         while len(stack.engine.requests()) == before:
             await asyncio.sleep(0.01)
@@ -253,3 +255,36 @@ async def test_the_first_of_two_requests_ends_when_the_client_leaves(stack: Stac
         while not stack.engine.aborts():
             await asyncio.sleep(0.01)
     await stack.settled()
+
+
+async def until_close(stack: Stack, request: bytes) -> tuple[str, dict[str, str], bytes]:
+    """Status line, headers and body of the only answer on a connection that the server closes."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", stack.port)
+    writer.write(request)
+    async with asyncio.timeout(20):
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    writer.close()
+    lines = head.decode().split("\r\n")
+    return lines[0], dict(line.lower().split(": ", 1) for line in lines[1:]), body
+
+
+@pytest.mark.parametrize("version", ["1.0", "0.9"])
+@pytest.mark.parametrize("asked", ["", "connection: keep-alive\r\n", "expect: 100-continue\r\n"])
+async def test_a_stream_for_http_1_0_has_no_chunks_and_ends_with_the_connection(
+    stack: Stack, version: str, asked: str
+) -> None:
+    """Symptom: chunk sizes between the events, for clients that know no chunks."""
+    body = orjson.dumps(body_of("Hello", {"max_tokens": 4, "stream": True}))
+    head = f"POST {CHAT} HTTP/{version}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n{asked}\r\n"
+    status, headers, events = await until_close(stack, head.encode() + body)
+    assert status == "HTTP/1.1 200 OK"
+    assert headers["connection"] == "close" and not {"transfer-encoding", "content-length"} & set(headers)
+    lines = [line for line in events.split(b"\n\n") if line]
+    assert lines[-1] == b"data: [DONE]" and all(line.startswith(b"data: {") for line in lines[:-1])
+
+
+async def test_a_plain_answer_for_http_1_0_has_its_length_and_ends_with_the_connection(stack: Stack) -> None:
+    request = post("connection: keep-alive\r\n").replace(b"HTTP/1.1", b"HTTP/1.0")
+    status, headers, body = await until_close(stack, request)
+    assert status == "HTTP/1.1 200 OK" and headers["connection"] == "close"
+    assert int(headers["content-length"]) == len(body) and orjson.loads(body)["choices"]

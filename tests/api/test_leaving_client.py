@@ -155,3 +155,83 @@ async def test_a_plain_answer_cut_by_shutdown_is_a_503() -> None:
         answer = await task
         assert (answer.status, answer.error["code"]) == (503, "shutting_down")
         assert answer.headers["retry-after"]
+
+
+LONG = [{"pieces": ["x "] * 5000, "delay_ms": 20}]
+FAST = [{"pieces": ["one ", "two "], "delay_ms": 100}]
+
+
+def request_of(streamed: bool, **fields: object) -> bytes:
+    body = orjson.dumps(body_of("Hi", {"stream": streamed, "thinking": "disabled", "max_tokens": 100000, **fields}))
+    head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+async def runs(stack: Stack, count: int = 1) -> None:
+    async with asyncio.timeout(20):
+        while stack.engine.running < count:
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("requests", [1, 3])
+@pytest.mark.parametrize("streamed", [True, False], ids=["stream", "plain"])
+async def test_a_client_that_only_ends_its_side_gets_its_answers(stack: Stack, streamed: bool, requests: int) -> None:
+    """Symptom: `nc -N` and proxies that pass on the end of a request got nothing."""
+    stack.engine.script(FAST)
+    reader, writer = await asyncio.open_connection("127.0.0.1", stack.port)
+    writer.write(request_of(streamed) * requests)
+    writer.write_eof()
+    async with asyncio.timeout(20):
+        answer = await reader.read()
+    writer.close()
+    finals = answer.replace(b"HTTP/1.1 100 Continue\r\n\r\n", b"")
+    assert finals.startswith(b"HTTP/1.1 200 OK\r\n") and finals.count(b"HTTP/1.1 200 OK\r\n") == requests
+    assert finals.count(b'"finish_reason":"stop"') == requests
+    assert finals.endswith(b"0\r\n\r\n" if streamed else b"}")
+    await stack.settled()
+    assert not stack.engine.aborts()
+
+
+@pytest.mark.parametrize("streamed", [True, False], ids=["stream", "plain"])
+async def test_a_client_that_ends_its_side_and_leaves_later_aborts_its_request(stack: Stack, streamed: bool) -> None:
+    stack.engine.script([{"pieces": ["late"], "first_delay_ms": 60_000}])
+    reader, writer = await asyncio.open_connection("127.0.0.1", stack.port)
+    writer.write(request_of(streamed))
+    await runs(stack)
+    writer.write_eof()
+    async with asyncio.timeout(20):
+        await reader.readuntil(b": keep-alive\n" if streamed else b"100 Continue\r\n\r\n")
+    writer.transport.abort()
+    await stack.settled(10)
+    assert len(stack.engine.aborts()) == 1
+
+
+async def test_a_client_of_http_1_0_that_ends_its_side_gets_what_is_quick(stack: Stack) -> None:
+    stack.engine.script([*FAST, {"pieces": ["late"], "first_delay_ms": 60_000}])
+    for answered in (True, False):
+        reader, writer = await asyncio.open_connection("127.0.0.1", stack.port)
+        writer.write(request_of(False).replace(b"HTTP/1.1", b"HTTP/1.0"))
+        writer.write_eof()
+        async with asyncio.timeout(20):
+            assert (await reader.read()).startswith(b"HTTP/1.1 200") == answered
+        writer.close()
+    await stack.settled()
+    assert len(stack.engine.aborts()) == 1, (
+        "nothing can be sent to it before the answer: who stays and who left look the same"
+    )
+
+
+@pytest.mark.parametrize("streamed", [True, False], ids=["stream", "plain"])
+async def test_leaving_with_requests_that_wait_behind_the_running_one(stack: Stack, streamed: bool) -> None:
+    """Symptom: while a pipelined request waits nothing is read, so the engine worked on until the idle timeout."""
+    stack.engine.script(LONG)
+    _, writer = await asyncio.open_connection("127.0.0.1", stack.port)
+    writer.write(request_of(streamed))
+    await runs(stack)
+    writer.write(request_of(False))
+    await asyncio.sleep(0.2)  # it has been read
+    writer.close()
+    await writer.wait_closed()
+    await stack.settled(10)
+    assert len(stack.engine.aborts()) == 1
+    assert len(stack.engine.requests()) == 1

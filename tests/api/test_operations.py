@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 
+import pytest
+
 from gateway.metrics import Metrics
-from tests.api.harness import MODEL, Stack
+from tests.api.harness import CHAT, MODEL, Stack
 
 FIREWORKS = "accounts/fireworks/models/minimax-m3"
 
@@ -37,6 +40,30 @@ async def test_ready_follows_the_engine() -> None:
         refused = await s.chat("Hi")
         assert (refused.status, refused.error["code"]) == (503, "engine_unavailable")
         assert int(refused.headers["retry-after"]) >= 1
+
+
+@pytest.mark.parametrize("path", ["/health", "/ready", "/metrics", "/v1/models", "/docs", "/v1/files", "/none", CHAT])
+async def test_head_is_get_without_the_body(stack: Stack, path: str) -> None:
+    """Symptom: load balancers that look with HEAD got a 405 from /health and /ready."""
+    head, get = await stack.call("HEAD", path), await stack.get(path)
+    assert (head.status, head.raw) == (get.status, b"")
+    assert head.headers["content-type"] == get.headers["content-type"] and head.headers["x-request-id"]
+    assert int(head.headers["content-length"]) > 0
+    assert (await stack.get("/health")).json == {"status": "ok"}, "the connection can be used again"
+
+
+async def test_head_follows_the_engine_and_works_on_the_second_port() -> None:
+    async with Stack(operations={"port": 0}, routing={"health_interval_s": 0.05}) as s:
+        [socket] = s.app.state.operations_sockets
+        second = f"http://127.0.0.1:{socket.getsockname()[1]}/ready"
+        async with s.session.head(second) as response:
+            assert (response.status, await response.read()) == (200, b"")
+        await s.engine.stop()
+        async with asyncio.timeout(20):
+            while (await s.call("HEAD", "/ready")).status != 503:
+                await asyncio.sleep(0.01)
+        async with s.session.head(second) as response:
+            assert response.status == 503 and response.headers["retry-after"]
 
 
 async def test_keys_are_demanded_on_all_but_the_open_paths() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -101,7 +103,7 @@ async def test_the_second_port_serves_what_operators_ask_and_the_first_no_longer
         assert b"catalejo_http_requests_total" in (await second_port(s, "/metrics")).raw
         for path in ("/v1/models", CHAT, "/docs", "/openapi.json"):
             assert (await second_port(s, path)).error["code"] == "not_found"
-        for path in ("/metrics", "/debug/tasks", "/debug/stacks"):
+        for path in ("/metrics", "/debug/tasks", "/debug/stacks", "/debug/loop"):
             assert (await s.get(path, headers=key("all"))).status in (403, 404)
         assert (await s.get("/health")).status == 200
         tasks, stacks = await second_port(s, "/debug/tasks"), await second_port(s, "/debug/stacks")
@@ -110,6 +112,20 @@ async def test_the_second_port_serves_what_operators_ask_and_the_first_no_longer
             assert b"MainThread" in stacks.raw and b"in stacks" in stacks.raw
         else:
             assert (tasks.status, stacks.status) == (404, 404)
+
+
+async def test_the_loops_stalls_are_told_while_they_happen() -> None:
+    async with Stack(operations={"port": 0, "debug": True}) as s:
+        told = asyncio.create_task(second_port(s, "/debug/loop?seconds=0.3"))
+        while not told.done():
+            time.sleep(0.05)
+            await asyncio.sleep(0.001)
+        report = (await told).json
+        assert report["seconds"] == 0.3 and report["timers"] > 1
+        assert report["longest_ms"][0] > 40 and report["longest_ms"] == sorted(report["longest_ms"], reverse=True)
+        for wrong in ("0", "61", "-1", "x", "nan", "1e1", ""):
+            answer = await second_port(s, f"/debug/loop?seconds={wrong}")
+            assert (answer.status, answer.error["param"]) == (400, "seconds")
 
 
 async def test_pictures_per_minute_are_a_limit_of_the_tenant(picture: dict[str, Any]) -> None:

@@ -1,6 +1,8 @@
 """`catalejo bench million` at a size a CPU can do: both halves for real."""
 
 import copy
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
@@ -27,6 +29,22 @@ GOOD = {
 def test_what_a_run_must_show(change, text):
     faults = million.faults_of(copy.deepcopy(GOOD) | change)
     assert (faults == []) if text is None else any(text in fault for fault in faults)
+
+
+@pytest.mark.parametrize("quiet", [b": keep-alive\n\n", b"\n"], ids=["events", "lines"])
+def test_a_keep_alive_is_no_first_token(quiet):
+    """A million ids on a GPU had their first token after 15 s: it was the gateway's first keep-alive."""
+
+    class Slow(BaseHTTPRequestHandler):
+        def do_POST(self):
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(quiet * 2 + b"data: 1\n\ndata: 2\n")
+
+    with HTTPServer(("127.0.0.1", 0), Slow) as server:
+        threading.Thread(target=server.handle_request).start()
+        _, lines = million.ask(server.server_port, "/", b"", "text/plain")
+    assert lines == [b"data: 1\n", b"", b"data: 2"]
 
 
 @pytest.mark.slow

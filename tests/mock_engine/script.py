@@ -24,6 +24,7 @@ Keys of an answer, all optional:
   garbage         true: a line that is not of the contract, after `fail_after` pieces (0 when absent)
   fail_after      failure after so many pieces; -1: before the response's headers
   fault           what the failure is: "error" (default) | "hang" | "reset" | "half_close" | "eof" | "garbage"
+  trailing        text that comes with the last line, in the same write: the contract has nothing there
   split_bytes     every line goes out in writes of at most so many bytes
 """
 
@@ -63,6 +64,7 @@ class Answer:
     garbage: bool = False
     fail_after: int | None = None
     fault: str | None = None
+    trailing: str = ""
     split_bytes: int | None = None
 
     @property

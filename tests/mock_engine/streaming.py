@@ -113,7 +113,7 @@ async def say(
     for index, plan in enumerate(plans):
         kind, matched = ("abort", None) if run.aborted.is_set() else (plan.finish, plan.matched)
         await voice.write(dialect.finish(index, kind, matched))
-    await voice.write(dialect.done())
+    await voice.write(dialect.done() + answer.trailing.encode())
     await response.write_eof()
     return response
 

@@ -2,7 +2,7 @@
 
 Four kernels, grids from shapes only, no host synchronisation, no allocation at run time:
   score   one program per (request, chunk of complete blocks): dot, maximum per block, and a running best-K per column
-          (query row, group) kept in registers as packed numbers: order of score << 32 | (MAX - block). No score array.
+          (query row, group) kept in registers as packed numbers (triton_choice.py). No score array.
   choose  one program per (row, group): best K - 1 of all chunks, plus the own block; ascending
   attend  one program per (row, group, split of the chosen blocks): online softmax
   merge   one program per (row, group): splits by log-sum-exp
@@ -19,10 +19,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from engine.msa.kernels.triton_choice import (
+    candidate,
+    first_blocks,
+    keep_best,
+    nothing_kept,
+    pick_blocks,
+    store_ascending,
+)
 from engine.msa.layouts import DecodeShape, PageTable
 
-EMPTY = tl.constexpr(-(1 << 63))
-MAX_ID = tl.constexpr(0x7FFFFFFF)
 LOG2_E = math.log2(math.e)
 
 
@@ -69,23 +75,13 @@ def _score_kernel(
     pages = _table_row(table, row_stride, rows, request, HAS_ROWS)
     token = tl.arange(0, BLOCK)
     slot = tl.arange(0, K)
-    best = tl.zeros([COLUMNS, K], tl.int64) + EMPTY + slot[None, :]  # distinct, so that one slot is the lowest
+    best = nothing_kept(COLUMNS, K)
     zero = tl.full([], 0, tl.int64)
     for block in range(begin, end):
         page = (tl.load(pages + (zero + block) * step) >> shift).to(tl.int64)
         key = tl.load(keys + page * page_stride + token[:, None] * D + d[None, :]).to(MATH)
-        score = tl.max(tl.dot(q, tl.trans(key)), axis=1) + 0.0  # [COLUMNS]
-        score = tl.where(score == score, score, float("-inf"))
-        bits = score.to(tl.int32, bitcast=True)
-        order = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(tl.int64)
-        order = tl.where(block > own - LOCAL, 0x7FFFFFFE, order)
-        if INIT > 0:
-            order = tl.where(block < INIT, 0x7FFFFFFF, order)
-        packed = (order << 32) | (zero + MAX_ID - block)
-        packed = tl.where(block < own, packed, EMPTY)
-        lowest = tl.min(best, axis=1)
-        replace = (best == lowest[:, None]) & (packed > lowest)[:, None]
-        best = tl.where(replace, packed[:, None], best)
+        score = tl.max(tl.dot(q, tl.trans(key)), axis=1)  # [COLUMNS]
+        best = keep_best(best, candidate(score, block, own, INIT, LOCAL))
     to = ((row * GROUPS + column % GROUPS).to(tl.int64) * CHUNKS + chunk) * K
     tl.store(candidates + to[:, None] + slot[None, :], best, mask=live[:, None])
 
@@ -102,23 +98,14 @@ def _choose_kernel(
     row, group = tl.program_id(0), tl.program_id(1)
     length = _row_length(lengths, row // QUERIES, row % QUERIES, QUERIES, PER_ROW)
     own = tl.where(length > 0, (length - 1) // BLOCK, -1)
-    slot = tl.arange(0, K)
     if own < TOPK:
-        chosen = tl.where(slot <= own, slot, MAX_ID)
+        chosen = first_blocks(own, K)
     else:
         at = (row * GROUPS + group).to(tl.int64) * POOL
         pool = tl.load(candidates + at + tl.arange(0, POOL))
-        chosen = tl.zeros([K], tl.int32) + MAX_ID
-        for i in range(TOPK - 1):
-            top = tl.max(pool, axis=0)
-            block = MAX_ID - (top & 0x7FFFFFFF).to(tl.int32)
-            chosen = tl.where(slot == i, block, chosen)
-            pool = tl.where(pool == top, EMPTY, pool)
-        chosen = tl.where(slot == TOPK - 1, own, chosen)
-    unique = chosen.to(tl.int64) * K + slot  # empties rank last, each at a place of its own
-    rank = tl.sum((unique[None, :] < unique[:, None]).to(tl.int32), axis=1)
-    out = blocks + row.to(tl.int64) * blocks_row_stride + group * blocks_group_stride + rank
-    tl.store(out, tl.where(chosen == MAX_ID, -1, chosen), mask=rank < TOPK)
+        chosen = pick_blocks(pool, own, K, TOPK)
+    to = blocks + row.to(tl.int64) * blocks_row_stride + group * blocks_group_stride
+    store_ascending(to, chosen, K, TOPK)
 
 
 @triton.jit

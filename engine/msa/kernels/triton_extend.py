@@ -17,7 +17,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from engine.msa.kernels.triton_decode import EMPTY, MAX_ID, _math, _table_row
+from engine.msa.kernels.triton_choice import candidate, first_blocks, pick_blocks, store_ascending
+from engine.msa.kernels.triton_decode import _math, _table_row
 from engine.msa.layouts import PageTable, PrefillBatch
 
 COLUMNS = 128
@@ -67,31 +68,17 @@ def _choose_kernel(
 ):  # fmt: skip
     row, group = tl.program_id(0), tl.program_id(1)
     own = (tl.load(row_tokens + row) - 1) // BLOCK
-    slot = tl.arange(0, K)
     if own < TOPK:
-        chosen = tl.where(slot <= own, slot, MAX_ID)
+        chosen = first_blocks(own, K)
     else:
         block = tl.arange(0, N)
         score = tl.load(
             scores + (row * GROUPS + group).to(tl.int64) * score_stride + block, mask=block < own, other=0.0
         )
-        score = tl.where(score == score, score, float("-inf")) + 0.0
-        bits = score.to(tl.int32, bitcast=True)
-        order = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(tl.int64)
-        order = tl.where(block > own - LOCAL, 0x7FFFFFFE, order)
-        if INIT > 0:
-            order = tl.where(block < INIT, 0x7FFFFFFF, order)
-        pool = tl.where(block < own, (order << 32) | (tl.full([], 0, tl.int64) + MAX_ID - block), EMPTY)
-        chosen = tl.zeros([K], tl.int32) + MAX_ID
-        for i in range(TOPK - 1):
-            top = tl.max(pool, axis=0)
-            chosen = tl.where(slot == i, MAX_ID - (top & 0x7FFFFFFF).to(tl.int32), chosen)
-            pool = tl.where(pool == top, EMPTY, pool)
-        chosen = tl.where(slot == TOPK - 1, own, chosen)
-    unique = chosen.to(tl.int64) * K + slot
-    rank = tl.sum((unique[None, :] < unique[:, None]).to(tl.int32), axis=1)
-    out = blocks + row.to(tl.int64) * blocks_row_stride + group * blocks_group_stride + rank
-    tl.store(out, tl.where(chosen == MAX_ID, -1, chosen), mask=rank < TOPK)
+        pool = candidate(score, block, own, INIT, LOCAL)
+        chosen = pick_blocks(pool, own, K, TOPK)
+    to = blocks + row.to(tl.int64) * blocks_row_stride + group * blocks_group_stride
+    store_ascending(to, chosen, K, TOPK)
 
 
 class TritonExtendSelect:

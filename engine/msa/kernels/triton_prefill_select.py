@@ -2,7 +2,7 @@
 
   score  one program per work item (tile of queries, range of blocks): the G index heads of neighbouring queries are
          stacked to M matrix rows; one dot per block of keys, its maximum, and a running best K per row on chip, as packed
-         numbers (triton_decode.py). Leaves K candidates per row and item
+         numbers (triton_choice.py). Leaves K candidates per row and item
   choose one program per (row, group): the best K - 1 of the tile's items and the own block, ascending
 Work items are planned on the host: tiles skip blocks after their last query, long tiles are cut into pieces so that all
 items are about equally long and there are several per program slot, and the longest begin first. With few query rows that
@@ -20,7 +20,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from engine.msa.kernels.triton_decode import EMPTY, MAX_ID, _math, _table_row
+from engine.msa.kernels.triton_choice import (
+    EMPTY,
+    candidate,
+    first_blocks,
+    keep_best,
+    nothing_kept,
+    pick_blocks,
+    store_ascending,
+)
+from engine.msa.kernels.triton_decode import _math, _table_row
 from engine.msa.layouts import PageTable, PrefillBatch
 
 
@@ -45,21 +54,13 @@ def _score_kernel(
     at = row.to(tl.int64)[:, None] * query_row_stride + (column % GROUPS)[:, None] * query_head_stride + d[None, :]
     q = tl.load(query + at, mask=live[:, None], other=0.0).to(MATH)
     pages = _table_row(table, row_stride, rows, request, HAS_ROWS)
-    best = tl.zeros([M, K], tl.int64) + EMPTY + slot[None, :]  # distinct, so that one slot is the lowest
+    best = nothing_kept(M, K)
     zero = tl.full([], 0, tl.int64)
     for block in tl.range(tl.load(item + 3), tl.load(item + 4), num_stages=STAGES):
         page = (tl.load(pages + (zero + block) * step) >> shift).to(tl.int64)
         key = tl.load(keys + page * page_stride + token[:, None] * D + d[None, :]).to(MATH)
-        score = tl.max(tl.dot(q, tl.trans(key)), axis=1) + 0.0
-        score = tl.where(score == score, score, float("-inf"))
-        bits = score.to(tl.int32, bitcast=True)
-        order = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(tl.int64)
-        order = tl.where(block > own - LOCAL, 0x7FFFFFFE, order)
-        if INIT > 0:
-            order = tl.where(block < INIT, 0x7FFFFFFF, order)
-        packed = tl.where(block < own, (order << 32) | (zero + MAX_ID - block), EMPTY)
-        lowest = tl.min(best, axis=1)
-        best = tl.where((best == lowest[:, None]) & (packed > lowest)[:, None], packed[:, None], best)
+        score = tl.max(tl.dot(q, tl.trans(key)), axis=1)
+        best = keep_best(best, candidate(score, block, own, INIT, LOCAL))
     to = (tl.load(item + 5).to(tl.int64) * M + column) * K
     tl.store(candidates + to[:, None] + slot[None, :], best, mask=live[:, None])
 
@@ -74,25 +75,17 @@ def _choose_kernel(
 ):  # fmt: skip
     row, group = tl.program_id(0), tl.program_id(1)
     own = (tl.load(row_tokens + row) - 1) // BLOCK
-    slot = tl.arange(0, K)
     if own < TOPK:
-        chosen = tl.where(slot <= own, slot, MAX_ID)
+        chosen = first_blocks(own, K)
     else:
         tile = tiles + tl.load(row_tile + row) * 3
         first, begin, pieces = tl.load(tile), tl.load(tile + 1), tl.load(tile + 2)
         index = tl.arange(0, POOL)
         at = ((begin + index // K).to(tl.int64) * M + (row - first) * GROUPS + group) * K + index % K
         pool = tl.load(candidates + at, mask=index < pieces * K, other=EMPTY)
-        chosen = tl.zeros([K], tl.int32) + MAX_ID
-        for i in range(TOPK - 1):
-            top = tl.max(pool, axis=0)
-            chosen = tl.where(slot == i, MAX_ID - (top & 0x7FFFFFFF).to(tl.int32), chosen)
-            pool = tl.where(pool == top, EMPTY, pool)
-        chosen = tl.where(slot == TOPK - 1, own, chosen)
-    unique = chosen.to(tl.int64) * K + slot
-    rank = tl.sum((unique[None, :] < unique[:, None]).to(tl.int32), axis=1)
-    out = blocks + row.to(tl.int64) * blocks_row_stride + group * blocks_group_stride + rank
-    tl.store(out, tl.where(chosen == MAX_ID, -1, chosen), mask=rank < TOPK)
+        chosen = pick_blocks(pool, own, K, TOPK)
+    to = blocks + row.to(tl.int64) * blocks_row_stride + group * blocks_group_stride
+    store_ascending(to, chosen, K, TOPK)
 
 
 @dataclass(frozen=True)

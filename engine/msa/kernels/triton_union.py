@@ -19,7 +19,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from engine.msa.kernels.triton_decode import LOG2_E, MAX_ID, _math, _merge_kernel, _table_row
+from engine.msa.kernels.triton_choice import MAX_ID
+from engine.msa.kernels.triton_decode import LOG2_E, _math, _merge_kernel, _table_row
 from engine.msa.layouts import PageTable, PrefillBatch
 
 QUERIES = 8

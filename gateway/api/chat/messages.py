@@ -6,7 +6,7 @@ Not here: how roles, tools and past calls are rendered (gateway/prompt)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from gateway.api.chat.protocol import (
@@ -21,29 +21,39 @@ from gateway.api.chat.protocol import (
     VideoPart,
     VideoUrl,
 )
+from gateway.api.large import Resolve, replace
 from gateway.media.types import MediaPart
 
 AnyPart = TextPart | ImagePart | VideoPart | FilePart | RefusalPart
 
 
-def put_back_urls(request: ChatRequest, resolve: Callable[[str], str]) -> int:
-    """Gives every media URL to `resolve`; returns how many it changed."""
+def put_back(request: ChatRequest, resolve: Resolve) -> int:
+    """Gives every media URL and every text of the messages to `resolve`; returns how many it changed."""
     changed = 0
-    holder: ImagePart | ImageUrl | VideoPart | VideoUrl
     for message in request.messages:
-        for part in message.content if isinstance(message.content, list) else ():
-            if isinstance(part, ImagePart):
-                holder, name = (part, "image_url") if isinstance(part.image_url, str) else (part.image_url, "url")
-            elif isinstance(part, VideoPart):
-                holder, name = (part, "video_url") if isinstance(part.video_url, str) else (part.video_url, "url")
-            else:
-                continue
-            before = getattr(holder, name)
-            after = resolve(before)
-            if after is not before:
-                setattr(holder, name, after)
-                changed += 1
+        if isinstance(message.content, list):
+            changed += sum(_put_back_part(part, resolve) for part in message.content)
+        else:
+            changed += replace(message, "content", resolve)
+        if isinstance(message, AssistantMessage):
+            changed += replace(message, "reasoning_content", resolve) + replace(message, "reasoning", resolve)
+            changed += sum(replace(call.function, "arguments", resolve) for call in message.tool_calls or ())
     return changed
+
+
+def _put_back_part(part: AnyPart, resolve: Resolve) -> int:
+    match part:
+        case TextPart():
+            return replace(part, "text", resolve)
+        case RefusalPart():
+            return replace(part, "refusal", resolve)
+        case ImagePart():
+            is_text = isinstance(part.image_url, str)
+            return replace(part, "image_url", resolve) if is_text else replace(part.image_url, "url", resolve)
+        case VideoPart():
+            is_text = isinstance(part.video_url, str)
+            return replace(part, "video_url", resolve) if is_text else replace(part.video_url, "url", resolve)
+    return 0
 
 
 class MessageMapper:

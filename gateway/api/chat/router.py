@@ -13,6 +13,7 @@ from gateway.api.chat.message import whole_answer
 from gateway.api.chat.protocol import ChatRequest
 from gateway.api.chat.serving import ROUTE, ChatService
 from gateway.api.chat.stream import ChunkWriter
+from gateway.api.connection import connection_of
 from gateway.api.context import context_of
 from gateway.api.disconnect import while_connected
 from gateway.api.openapi import RawRoute, documented
@@ -34,7 +35,7 @@ async def chat_completions(request: Request) -> Response:
     asked, size = await chat.read(body), len(body)
     del body
     if asked.stream:
-        run = await while_connected(request.receive, chat.open(asked, size, context))
+        run = await while_connected(connection_of(request.scope), chat.open(asked, size, context))
         writer = ChunkWriter(chat.style(asked, run), len(run.choices))
         return event_stream(partial(writer.write, run), [run], context, services)
 
@@ -42,4 +43,4 @@ async def chat_completions(request: Request) -> Response:
         run = await chat.open(asked, size, context)
         return json_response(await whole_answer(run, chat.style(asked, run)))
 
-    return await while_connected(request.receive, work())
+    return await while_connected(connection_of(request.scope), work())

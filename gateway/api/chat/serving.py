@@ -9,9 +9,12 @@ from collections.abc import Mapping, Sequence
 from time import time
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from engine.wire import Grammar
 from gateway.api.body import parse
-from gateway.api.chat.messages import MessageMapper, put_back_urls
+from gateway.api.chat.messages import MessageMapper, put_back
 from gateway.api.chat.protocol import ChatRequest, NamedTool
 from gateway.api.chat.stream import ChunkStyle
 from gateway.api.chat.thinking import template_kwargs, thinking_mode
@@ -40,7 +43,7 @@ class ChatService(GenerationService):
     async def read(self, body: bytes) -> ChatRequest:
         """1. Bytes -> a checked request."""
         if len(body) > self.settings.offload_bytes:
-            request = await asyncio.to_thread(parse_large, ChatRequest, body, put_back_urls)
+            request = await asyncio.to_thread(parse_large, ChatRequest, body, put_back)
         else:
             request = parse(ChatRequest, body)
         check_unknown(request, ROUTE, self.settings.strict_fields, self._metrics)
@@ -58,7 +61,9 @@ class ChatService(GenerationService):
         [run] = await self._open(request, context, _session(request), plans_of)
         return run
 
-    async def prompt_ids(self, request: ChatRequest, body_bytes: int, tenant: str) -> tuple[ServedModel, list[int]]:
+    async def prompt_ids(
+        self, request: ChatRequest, body_bytes: int, tenant: str
+    ) -> tuple[ServedModel, list[int] | NDArray[np.uint32]]:
         """The prompt alone, one placeholder per media part, and the model it is for."""
         model = self._catalogue.target(request.model, tenant).first
         plan = self.plan(model, request, body_bytes, tenant, model.name)

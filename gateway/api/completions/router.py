@@ -15,6 +15,7 @@ from gateway.api.body import read_body, require_json
 from gateway.api.completions.answer import ChoiceWriter, join_logprobs, usage_of_all
 from gateway.api.completions.protocol import CompletionRequest
 from gateway.api.completions.serving import ROUTE, deliver_all
+from gateway.api.connection import connection_of
 from gateway.api.context import context_of
 from gateway.api.disconnect import while_connected
 from gateway.api.generation.run import Run, Update
@@ -38,7 +39,7 @@ async def completions(request: Request) -> Response:
     del body
     head = service.head()
     if asked.stream:
-        runs, writers = await while_connected(request.receive, service.open(asked, size, context))
+        runs, writers = await while_connected(connection_of(request.scope), service.open(asked, size, context))
 
         async def produce(client: sse.Client) -> None:
             await _write(asked, head, runs, writers, client)
@@ -49,7 +50,7 @@ async def completions(request: Request) -> Response:
         runs, writers = await service.open(asked, size, context)
         return json_response(await _whole(asked, head, runs, writers))
 
-    return await while_connected(request.receive, work())
+    return await while_connected(connection_of(request.scope), work())
 
 
 async def _close(runs: list[Run]) -> None:

@@ -11,22 +11,24 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from gateway.api.body import parse_off_loop
+from gateway.api.body import parse
 from gateway.api.completions.answer import ChoiceWriter, Style
-from gateway.api.completions.protocol import CompletionRequest
+from gateway.api.completions.protocol import CompletionRequest, Prompt, TokenIds, put_back
 from gateway.api.context import RequestContext
 from gateway.api.generation.fields import check_unknown
 from gateway.api.generation.formats import response_format_of
 from gateway.api.generation.plan import Plan
 from gateway.api.generation.run import Run, Take, Update, at_once
 from gateway.api.generation.sampling import priority_of, sampling_of
+from gateway.api.generation.sending import LARGE_PROMPT_TOKENS
 from gateway.api.generation.served import ServedModel
 from gateway.api.generation.service import GenerationService
+from gateway.api.large import parse_large
 from gateway.errors import ApiError
 
 if TYPE_CHECKING:
     from gateway.parsing import OutputParser
-    from gateway.prompt import RenderedPrompt
+    from gateway.prompt import Checkpoint, RenderedPrompt
 
 ROUTE: Final = "/v1/completions"
 DEFAULT_MAX_TOKENS: Final = 16
@@ -35,7 +37,10 @@ DEFAULT_MAX_TOKENS: Final = 16
 
 class CompletionService(GenerationService):
     async def read(self, body: bytes) -> CompletionRequest:
-        request = await parse_off_loop(CompletionRequest, body, self.settings.offload_bytes)
+        if len(body) > self.settings.offload_bytes:
+            request = await asyncio.to_thread(parse_large, CompletionRequest, body, put_back)
+        else:
+            request = parse(CompletionRequest, body)
         check_unknown(request, ROUTE, self.settings.strict_fields, self._metrics)
         if (request.n or 1) > self.settings.max_n:
             raise ApiError("invalid_value", f"'n': at most {self.settings.max_n} choices are allowed", param="n")
@@ -72,22 +77,19 @@ class CompletionService(GenerationService):
         """What every chunk begins with, but for the model."""
         return {"id": f"cmpl-{secrets.token_hex(14)}", "object": "text_completion", "created": int(time())}
 
-    async def _ids(self, model: ServedModel, prompt: str | list[int], param: str) -> list[int]:
+    async def _ids(self, model: ServedModel, prompt: Prompt, param: str) -> TokenIds:
         if isinstance(prompt, str):
             ids = await model.pipeline.text.encode(prompt, "prompt")
             if not ids:
                 raise ApiError("invalid_value", f"'{param}' is empty: nothing to continue", param=param)
             return ids
-        array, checkpoint = np.asarray(prompt), model.checkpoint
-        if int(array.max()) >= checkpoint.vocab_size:
-            size = checkpoint.vocab_size
-            raise ApiError("invalid_value", f"'{param}': a token id is outside the vocabulary of {size}", param=param)
-        media = (checkpoint.image_token_id, checkpoint.video_token_id)
-        if np.isin(array, media).any():
-            raise ApiError("invalid_value", f"'{param}' holds a media placeholder id without media", param=param)
+        if len(prompt) > LARGE_PROMPT_TOKENS:
+            await asyncio.to_thread(_check_ids, prompt, model.checkpoint, param)
+        else:
+            _check_ids(prompt, model.checkpoint, param)
         return prompt
 
-    def _plan(self, model: ServedModel, request: CompletionRequest, ids: list[int], told: str) -> Plan:
+    def _plan(self, model: ServedModel, request: CompletionRequest, ids: TokenIds, told: str) -> Plan:
         from gateway.parsing import OutputParser
         from gateway.prompt import RenderedPrompt, output_grammar
 
@@ -119,6 +121,16 @@ class CompletionService(GenerationService):
             priority=priority_of(request.priority, request.service_tier),
             session=request.user or "",
         )
+
+
+def _check_ids(prompt: TokenIds, checkpoint: Checkpoint, param: str) -> None:
+    """Raises ApiError for ids that are no tokens of text."""
+    array = np.asarray(prompt)
+    if int(array.max()) >= checkpoint.vocab_size:
+        size = checkpoint.vocab_size
+        raise ApiError("invalid_value", f"'{param}': a token id is outside the vocabulary of {size}", param=param)
+    if any((array == media).any() for media in (checkpoint.image_token_id, checkpoint.video_token_id)):
+        raise ApiError("invalid_value", f"'{param}' holds a media placeholder id without media", param=param)
 
 
 async def deliver_all(

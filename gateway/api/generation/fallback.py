@@ -40,7 +40,7 @@ async def elsewhere(
     if failure.code not in MOVABLE:
         raise failure
     for i, other in enumerate(others):
-        if not other.pipeline.available or not permit.move(other.pipeline.model_name):
+        if not other.pipeline.available or not await permit.move(other.pipeline.model_name):
             continue
         try:
             return await other.pipeline.start(await other.plans(), inputs, context, permit, others[i + 1 :])

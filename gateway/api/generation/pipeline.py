@@ -222,10 +222,13 @@ class Pipeline:
         return self._checkpoint.decode(rendered.ids[: 4 * limit])[:limit]
 
     async def _expand(self, rendered: RenderedPrompt, media: Sequence[PreparedMedia]) -> tuple[Any, list[Item]]:
-        if not media:
-            return np.asarray(rendered.ids, dtype=np.uint32), []
-        from gateway.prompt import expand
+        ids = rendered.ids
+        if not media and (len(ids) <= LARGE_PROMPT_TOKENS or isinstance(ids, np.ndarray)):
+            return np.asarray(ids, dtype=np.uint32), []
+        from gateway.prompt.expand import as_array, expand
 
+        if not media:
+            return await timed(self._metrics, "expand", True, lambda: as_array(ids)), []
         total = len(rendered.ids) + sum(m.tokens for m in media)
         large = total > LARGE_PROMPT_TOKENS
         return await timed(self._metrics, "expand", large, lambda: expand(rendered, media, self._checkpoint))

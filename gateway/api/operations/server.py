@@ -12,16 +12,17 @@ from contextlib import asynccontextmanager
 import uvicorn
 from fastapi import APIRouter, FastAPI
 from starlette.datastructures import State
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.api.context import RequestScope
+from gateway.api.head import as_get
 from gateway.api.operations import debug
 from gateway.api.responses import install_error_handlers
 from gateway.config import Settings
-from gateway.http_protocol import protocol
 from gateway.metrics import Metrics
 from gateway.observability.observer import Observer
 from gateway.processes.sockets import bind
+from gateway.server.protocol import protocol
 
 
 def operations_app(
@@ -35,7 +36,12 @@ def operations_app(
         app.include_router(router)
     if settings.operations.debug:
         app.include_router(debug.router)
-    return RequestScope(app, metrics, settings.observability.access_log, observer)
+    scoped = RequestScope(app, metrics, settings.observability.access_log, observer)
+
+    async def served(scope: Scope, receive: Receive, send: Send) -> None:
+        await scoped(as_get(scope), receive, send)
+
+    return served
 
 
 class _Server(uvicorn.Server):

@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway.api.body import read_body, require_json
+from gateway.api.connection import connection_of
 from gateway.api.context import context_of
 from gateway.api.disconnect import while_connected
 from gateway.api.openapi import RawRoute, documented
@@ -29,7 +30,7 @@ async def tokenize(request: Request) -> Response:
     large = len(body) > services.settings.api.offload_bytes
     conversation = await asyncio.to_thread(_has_messages, body) if large else _has_messages(body)
     work = services.tokenize.tokenize(body, context_of(request).tenant, conversation=conversation)
-    return json_response(await while_connected(request.receive, work))
+    return json_response(await while_connected(connection_of(request.scope), work))
 
 
 @router.post("/v1/detokenize", **documented(DetokenizeRequest, "Text of token ids"))
@@ -39,7 +40,7 @@ async def detokenize(request: Request) -> Response:
     require_json(request)
     body = await read_body(request, services.settings.api)
     work = services.tokenize.detokenize(body, context_of(request).tenant)
-    return json_response(await while_connected(request.receive, work))
+    return json_response(await while_connected(connection_of(request.scope), work))
 
 
 def _has_messages(body: bytes) -> bool:

@@ -6,14 +6,18 @@ its one placeholder id here, since nothing is fetched."""
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gateway.api.body import parse_off_loop
+from gateway.api.body import parse, parse_off_loop
 from gateway.api.chat.serving import ChatService
 from gateway.api.generation.served import ServedModel
+from gateway.api.large import Resolve, parse_large, replace
 from gateway.api.models.catalogue import Catalogue
 from gateway.api.tokenize.protocol import DetokenizeRequest, TokenizeText
 from gateway.errors import ApiError
+
+if TYPE_CHECKING:
+    from gateway.prompt import Checkpoint
 
 
 class TokenizeService:
@@ -29,7 +33,7 @@ class TokenizeService:
             model, ids = await self._chat.prompt_ids(request, len(body), tenant)
             want_texts = bool((request.model_extra or {}).get("return_token_strs"))
         else:
-            text = await parse_off_loop(TokenizeText, body, self._chat.settings.offload_bytes)
+            text = await self._text(body)
             model = self._model(text.model, tenant)
             ids = await model.pipeline.text.encode(text.prompt, "prompt")
             want_texts = bool(text.return_token_strs)
@@ -41,13 +45,27 @@ class TokenizeService:
     async def detokenize(self, body: bytes, tenant: str) -> dict[str, Any]:
         request = await parse_off_loop(DetokenizeRequest, body, self._chat.settings.offload_bytes)
         checkpoint = self._model(request.model, tenant).checkpoint
-        added = set(checkpoint.added_tokens.values())
-        for i, token in enumerate(request.tokens):
-            if token >= checkpoint.vocab_size:
-                message = f"token id {token} is outside the vocabulary of {checkpoint.vocab_size} tokens"
-                raise ApiError("invalid_value", message, param=f"tokens[{i}]")
-        ids = [i for i in request.tokens if i not in added] if request.skip_special_tokens else request.tokens
-        return {"prompt": await asyncio.to_thread(checkpoint.decode, ids)}
+        return {"prompt": await asyncio.to_thread(_decoded, request, checkpoint)}
+
+    async def _text(self, body: bytes) -> TokenizeText:
+        if len(body) <= self._chat.settings.offload_bytes:
+            return parse(TokenizeText, body)
+
+        def put_back(request: TokenizeText, resolve: Resolve) -> int:
+            return replace(request, "prompt", resolve)
+
+        return await asyncio.to_thread(parse_large, TokenizeText, body, put_back)
 
     def _model(self, name: str | None, tenant: str) -> ServedModel:
         return self._catalogue.target(name or self._catalogue.default(tenant), tenant).first
+
+
+def _decoded(request: DetokenizeRequest, checkpoint: Checkpoint) -> str:
+    """Raises ApiError for an id that is no token."""
+    added = set(checkpoint.added_tokens.values())
+    for i, token in enumerate(request.tokens):
+        if token >= checkpoint.vocab_size:
+            message = f"token id {token} is outside the vocabulary of {checkpoint.vocab_size} tokens"
+            raise ApiError("invalid_value", message, param=f"tokens[{i}]")
+    ids = [i for i in request.tokens if i not in added] if request.skip_special_tokens else request.tokens
+    return checkpoint.decode(ids)

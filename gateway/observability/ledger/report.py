@@ -29,17 +29,17 @@ GROUPINGS: Final = ("month", "day", "hour", "tenant", "model", "outcome")
 
 @dataclass(slots=True)
 class Total:
-    """Of one group. `priced` is the sum over the models that have a price, `unpriced` names the others that were used."""
+    """Of one group. `cost` is the sum over the models that have a price, None when none of those that were used has one;
+    `unpriced` names the others."""
 
     outcomes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(OUTCOMES, 0))
     sums: dict[str, float] = field(default_factory=lambda: dict.fromkeys(SUMS, 0))
-    priced: Decimal = Decimal(0)
+    priced: Decimal | None = None
     unpriced: set[str] = field(default_factory=set)
 
     @property
     def cost(self) -> Decimal | None:
-        """None when it is not known in full."""
-        return None if self.unpriced else self.priced
+        return Decimal(0) if self.priced is None and not self.unpriced else self.priced
 
     def add(self, row: LedgerRow, prices: Mapping[str, Price]) -> None:
         self.outcomes[row.outcome] = self.outcomes.get(row.outcome, 0) + int(row.sums[0])
@@ -51,7 +51,7 @@ class Total:
         if price is None:
             self.unpriced.add(row.model)
         else:
-            self.priced += cost_of(row, price)
+            self.priced = (self.priced or 0) + cost_of(row, price)
 
 
 def cost_of(row: LedgerRow, price: Price) -> Decimal:
@@ -111,10 +111,11 @@ def parse_time(text: str, now: datetime) -> datetime:
 
 
 def as_record(by: Sequence[str], group: tuple[str, ...], total: Total) -> dict[str, Any]:
-    """One flat object, for JSON and CSV; `cost` in units of the currency, None when unknown."""
+    """One object, for JSON and CSV; `cost` in units of the currency, without the models in `unpriced`; None when unknown."""
     return {
         **dict(zip(by, group, strict=True)),
         **{name: round(v, 3) if name == "seconds" else int(v) for name, v in total.sums.items()},
         **total.outcomes,
         "cost": None if total.cost is None else float(round(total.cost, 9)),
+        "unpriced": sorted(total.unpriced),
     }

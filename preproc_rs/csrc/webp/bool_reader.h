@@ -90,16 +90,18 @@ ALWAYS_INLINE void took_1(struct reader *r) {
   r->range = r->next[r->range + 128];
 }
 
-/* For symbols nobody can predict: without a branch. The empty asm keeps the compiler from making one. */
-ALWAYS_INLINE uint32_t mask_1(uint32_t split, uint32_t top) {
-  uint32_t mask = (uint32_t)((int32_t)(split - top) >> 31);
+/* For symbols nobody can predict: all ones or none, without a branch. The empty asm keeps the compiler from making one. */
+ALWAYS_INLINE uint32_t mask_of(int one) {
+  uint32_t mask = -(uint32_t)one;
   __asm__("" : "+r"(mask));
   return mask;
 }
 
+/* A stream may begin above its range (with ones, which no encoder writes). The excess doubles with every bit, so `top` takes
+ * all 32 bits: it is compared as the unsigned number it is. */
 ALWAYS_INLINE int bit(VP8BitReader *br, struct reader *r, uint32_t p) {
   (void)is_1(br, r, p);
-  const uint32_t one = mask_1(r->split, r->top);
+  const uint32_t one = mask_of(r->top > r->split);
   const uint32_t low = r->split + 1, high = r->range - r->split;
   r->value -= (uint64_t)(low & one) << r->bits;
   r->bits -= shift_of(low ^ ((low ^ high) & one));
@@ -107,11 +109,12 @@ ALWAYS_INLINE int bit(VP8BitReader *br, struct reader *r, uint32_t p) {
   return (int)(one & 1);
 }
 
-/* `v` or `-v`: a symbol of even odds, after which the range is even and one shift fills it. */
+/* `v` or `-v`: a symbol of even odds, after which the range is even and one shift fills it. Here libwebp takes the sign of
+ * a difference of 32 bits, also of one that wraps. */
 ALWAYS_INLINE int with_sign(VP8BitReader *br, struct reader *r, int v) {
   if (__builtin_expect(r->bits < 0, 0)) fetch(br, r);
   const uint32_t split = r->range >> 1;
-  const uint32_t one = mask_1(split, (uint32_t)(r->value >> r->bits));
+  const uint32_t one = mask_of((int32_t)(split - (uint32_t)(r->value >> r->bits)) < 0);
   r->value -= (uint64_t)((split + 1) & one) << r->bits;
   r->bits -= 1;
   r->range = (r->range + one) | 1;

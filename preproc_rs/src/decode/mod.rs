@@ -5,9 +5,15 @@
 
 pub mod bmp;
 pub mod gif;
+#[cfg(any(feature = "avif", feature = "heic"))]
+pub mod heif;
 pub mod jpeg;
+#[cfg(any(test, fuzzing))]
+pub mod kept;
 pub mod pixels;
 pub mod png;
+#[cfg(feature = "tiff")]
+pub mod tiff;
 pub mod turbojpeg;
 pub mod webp;
 
@@ -79,6 +85,29 @@ impl Job<'_> {
     }
 }
 
+/// Formats that are on in this build, as people write them.
+pub const FORMATS: &[&str] = &[
+    "JPEG",
+    "PNG",
+    "WebP",
+    "GIF",
+    "BMP",
+    #[cfg(feature = "tiff")]
+    "TIFF",
+    #[cfg(feature = "avif")]
+    "AVIF",
+    #[cfg(feature = "heic")]
+    "HEIC",
+];
+
+/// "JPEG, PNG, WebP, GIF or BMP"
+pub fn formats_text() -> String {
+    match FORMATS {
+        [most @ .., last] => format!("{} or {last}", most.join(", ")),
+        [] => String::new(),
+    }
+}
+
 /// Decodes an image of any format that is on.
 pub fn decode(format: &str, job: &Job<'_>, target: &mut dyn Target) -> Result<()> {
     match format {
@@ -87,11 +116,15 @@ pub fn decode(format: &str, job: &Job<'_>, target: &mut dyn Target) -> Result<()
         "webp" => webp::decode(job, target),
         "gif" => gif::decode(job, target),
         "bmp" => bmp::decode(job, target),
-        "tiff" | "avif" | "heic" => bail!(
-            DecoderDisabled,
-            "{} images are not accepted here; send JPEG, PNG, WebP, GIF or BMP",
-            format.to_uppercase()
-        ),
-        other => bail!(UnsupportedFormat, "this is {other}, not an image; send JPEG, PNG, WebP, GIF or BMP"),
+        #[cfg(feature = "tiff")]
+        "tiff" => tiff::decode(job, target),
+        #[cfg(feature = "avif")]
+        "avif" => heif::decode(job, target),
+        #[cfg(feature = "heic")]
+        "heic" => heif::decode(job, target),
+        off if matches!(off, "tiff" | "avif" | "heic") => {
+            bail!(DecoderDisabled, "{} images are not accepted here; send {}", off.to_uppercase(), formats_text())
+        }
+        other => bail!(UnsupportedFormat, "this is {other}, not an image; send {}", formats_text()),
     }
 }

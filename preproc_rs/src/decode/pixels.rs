@@ -36,6 +36,20 @@ pub fn rgba_to_rgb(source: &[u8], rgb: &mut [u8]) {
     }
 }
 
+/// One pixel, whose colours may be multiplied with its alpha already.
+#[cfg(any(feature = "tiff", feature = "avif", feature = "heic"))]
+pub fn lay_onto_white(rgb: &mut [u8], alpha: u8, multiplied: bool) {
+    for value in rgb {
+        if multiplied {
+            *value = match alpha {
+                0 => 0,
+                alpha => (255 * u32::from(*value) / u32::from(alpha)).min(255) as u8,
+            };
+        }
+        *value = over_white(*value, alpha);
+    }
+}
+
 /// CMYK as stored in JPEGs (inverted, with or without an Adobe marker), as Pillow reads it.
 pub fn inverted_cmyk_to_rgb(source: &[u8], rgb: &mut [u8]) {
     for (cmyk, to) in source.chunks_exact(4).zip(rgb.chunks_exact_mut(3)) {

@@ -148,7 +148,7 @@ impl<'a> Video<'a> {
         let now = unsafe { catalejo_video_now_ms() };
         let limits = RawLimits {
             max_pixels: max_pixels as i64,
-            max_alloc: VIDEO_MAX_ALLOC as i64,
+            max_alloc: LIBAV_MAX_ALLOC as i64,
             deadline_ms: now.saturating_add((deadline_s * 1e3) as i64),
             probe_bytes: VIDEO_PROBE_BYTES,
             probe_packets: VIDEO_PROBE_PACKETS,

@@ -53,6 +53,39 @@ async def test_engines_of_a_file_come_and_go_under_a_running_stream(tmp_path: Pa
             assert (await stack.chat("Hi")).error["code"] == "engine_unavailable"
 
 
+async def test_two_models_do_not_share_an_engines_name(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Symptom: one series of metrics, and one drain by an administrator, for engines of two models."""
+
+    def write(model: str, *engines: dict[str, Any]) -> None:
+        (tmp_path / "new").write_text(json.dumps(engines))
+        os.replace(tmp_path / "new", tmp_path / model)
+
+    def settings(name: str, **more: Any) -> dict[str, Any]:
+        file = {"path": tmp_path / name, "interval_s": 0.02}
+        return {"name": name, "model_path": TINY, "discovery": {"source": "file", "file": file}, **more}
+
+    async with MockEngine(TINY, SLOW) as one, MockEngine(TINY, QUICK) as two:
+        models = [settings("a", engines=[{"url": one.url, "name": "fixed"}]), settings("b")]
+        async with Stack(model_path=None, engines=[], models=models, routing=ROUTING) as stack:
+            write("a", {"url": two.url, "name": "x"})
+            await until(stack, {"fixed": "up", "x": "up"})
+            for taken, owner in (("fixed", "a"), ("x", "a")):
+                write("b", {"url": two.url, "name": taken})
+                async with asyncio.timeout(30):
+                    while f"{taken!r} of 'b' is in {owner!r} too" not in caplog.text:
+                        await asyncio.sleep(0.01)
+                assert (await stack.chat("Hi", model="b")).error["code"] == "engine_unavailable"
+            write("a")
+            async with asyncio.timeout(30):
+                while (await stack.chat("Hi", model="b")).status != 200:  # without another word of b's file
+                    await asyncio.sleep(0.01)
+            await until(stack, {"fixed": "up", "x": "up"})
+            write("a", {"url": two.url})
+            write("b", {"url": two.url})
+            place = two.url.removeprefix("http://")
+            await until(stack, {"fixed": "up", f"a/{place}": "up", f"b/{place}": "up"})
+
+
 async def test_engines_of_a_service_come_and_go(tmp_path: Path) -> None:
     async with MockEngine(TINY, QUICK) as one, MockEngine(TINY, QUICK) as two, KubeServer(tmp_path / "account") as kube:
         found = {"service": SERVICE, "api_url": kube.url, "credentials": tmp_path / "account", "port": "http"}

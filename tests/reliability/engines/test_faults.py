@@ -72,6 +72,22 @@ async def test_a_fault_before_the_first_token_is_not_the_clients(fault: dict[str
         await at_rest(stack)
 
 
+@pytest.mark.parametrize("split_bytes", [None, 1], ids=["same-read", "later"])
+@pytest.mark.parametrize(
+    "trailing", ["garbage\n", '{"index": 0, "output_ids": [5]}\n', '{"done": true}\n{"done": true}\n']
+)
+async def test_what_comes_after_the_last_line_is_of_no_answer(trailing: str, split_bytes: int | None) -> None:
+    """Symptom: in the same read as `done` it made a failure of a whole answer; a read later nobody looked."""
+    talkative = {**GOOD[0], "trailing": trailing, "split_bytes": split_bytes}
+    async with Stack([talkative], routing={"breaker_failures": 1}) as stack:
+        for _ in range(2):
+            events = await stack.stream("Hi", thinking="disabled")
+            assert events.done and events.text() == "All is well."
+            assert (await stack.chat("Hi", thinking="disabled")).message["content"] == "All is well."
+        assert not await stack.metric("catalejo_upstream_failures_total")
+        await at_rest(stack)
+
+
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "stream"])
 async def test_a_refusal_after_the_200_is_the_clients_and_goes_nowhere_else(streamed: bool) -> None:
     """An engine may find out late that a schema cannot be held: no other engine is asked, no breaker counts it."""

@@ -8,14 +8,16 @@ import os
 import signal
 from collections import Counter
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import aiohttp
 import pytest
 import pytest_asyncio
 
 from gateway.observability.ledger.report import read, totals
-from tests.api.harness import body_of, read_events
+from tests.api.harness import MODEL, TINY, body_of, read_events
 from tests.fixtures.media.png import png
+from tests.mock_engine import MockEngine
 from tests.reliability.processes.command import Command
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -220,3 +222,22 @@ async def test_a_stop_lets_streams_finish_and_ends_with_success(gateway: Command
         assert await gateway.process.wait() == 0
     with pytest.raises(aiohttp.ClientConnectionError):
         await gateway.chat(headers=KEYS["free"])
+
+
+async def test_a_models_places_are_the_limit_with_more_processes_than_places(tmp_path: Path) -> None:
+    """Symptom: each process had at least one of them."""
+    async with MockEngine(TINY, [{"pieces": [[5]] * 20, "delay_ms": 20}]) as engine:
+        model = {"name": MODEL, "model_path": str(TINY), "engines": [{"url": engine.url}], "max_in_flight": 2}
+        async with Command(tmp_path, 3, engines=0, model_path=None, models=[model]) as command:
+
+            async def serves() -> bool:
+                return (await command.operations("/ready")).status == 200
+
+            await command.until(serves)
+            asked = [asyncio.create_task(command.complete(max_tokens=20)) for _ in range(12)]
+            most = 0
+            while not all(a.done() for a in asked):
+                most = max(most, engine.running)
+                await asyncio.sleep(0.005)
+            assert {a.result().status for a in asked} == {200}
+            assert most == 2

@@ -116,10 +116,10 @@ async def test_moving_to_a_full_model_keeps_the_place_there_was() -> None:
     admission = Admission(settings(), Metrics())
     admission.models.apply({"a": (1, 0), "b": (1, 0)})
     async with admission.acquire("default", "a") as first, admission.acquire("default", "b"):
-        assert not first.move("b")
+        assert not await first.move("b")
         assert admission.models.full("a")
     async with admission.acquire("default", "a") as first:
-        assert first.move("b")
+        assert await first.move("b")
         assert admission.models.full("b") and not admission.models.full("a")
     assert not admission.models.full("b")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,18 +13,20 @@ from gateway.errors import ApiError
 
 
 class Server:
-    """Plays uvicorn and the connection: `gone` is the client's leaving, `stuck` a client that takes nothing."""
+    """Plays uvicorn and the connection: `leave` is the client's leaving, `stuck` a client that takes nothing."""
+
+    nothing = b""
 
     def __init__(self) -> None:
-        self.gone = asyncio.Event()
+        self.gone = False
         self.stuck = asyncio.Event()
         self.sent: list[bytes] = []
         self.ended = False
         self.notes: list[str] = []
+        self._told: Callable[[], object] | None = None
 
     async def receive(self) -> dict[str, Any]:
-        await self.gone.wait()
-        return {"type": "http.disconnect"}
+        raise AssertionError("the body has been read")
 
     async def send(self, message: Any) -> None:
         if message["type"] == "http.response.body":
@@ -39,9 +42,17 @@ class Server:
         while self.stuck.is_set():
             await asyncio.sleep(0.001)
 
+    def watch(self, told: Callable[[], object] | None) -> None:
+        self._told = told
+
+    def leave(self) -> None:
+        self.gone = True
+        if self._told is not None:
+            self._told()
+
     def abort(self) -> None:
         self.notes.append("aborted")
-        self.gone.set()
+        self.leave()
 
     async def serve(self, produce: Produce, **times: float) -> None:
         async def closed() -> None:
@@ -93,8 +104,15 @@ async def test_client_gone() -> None:
     server = Server()
     task = asyncio.create_task(server.serve(pieces(b"a", b"b", wait_s=30)))
     await asyncio.sleep(0)
-    server.gone.set()
+    server.leave()
     await task
+    assert (server.sent, server.ended, server.notes) == ([], False, ["gone", "closed"])
+
+
+async def test_client_that_has_left_before_the_first_piece() -> None:
+    server = Server()
+    server.leave()
+    await server.serve(pieces(b"a"))
     assert (server.sent, server.ended, server.notes) == ([], False, ["gone", "closed"])
 
 
@@ -102,7 +120,7 @@ async def test_client_takes_nothing() -> None:
     server = Server()
     server.stuck.set()
     await server.serve(pieces(b"a", b"b"), stall_s=0.05)
-    assert (server.sent, server.notes) == ([b"a"], ["gone", "aborted", "closed"])
+    assert (server.sent, server.notes) == ([b"a"], ["aborted", "gone", "closed"])
 
 
 async def test_client_that_takes_nothing_of_the_end() -> None:
@@ -114,7 +132,7 @@ async def test_client_that_takes_nothing_of_the_end() -> None:
         server.stuck.set()
 
     await server.serve(produce, stall_s=0.05)
-    assert (server.sent, server.notes) == ([b"a"], ["gone", "aborted", "closed"])
+    assert (server.sent, server.notes) == ([b"a"], ["aborted", "gone", "closed"])
 
 
 async def test_no_comments_for_a_client_that_takes_nothing() -> None:

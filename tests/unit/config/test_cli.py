@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import socket
+from base64 import b64encode
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 import yaml
@@ -111,6 +115,40 @@ def test_doctor_passes_here() -> None:
     assert result.exit_code == 0, result.output
     assert "FAIL" not in result.output
     assert run.invoke(app, ["doctor", "--engine", "http://127.0.0.1:9"]).exit_code == 1
+
+
+@pytest.fixture
+def locked_engine() -> Iterator[int]:
+    """The port of a server that wants the user `me` with the password `p@ss`."""
+
+    class Locked(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            known = self.headers["authorization"] == "Basic " + b64encode(b"me:p@ss").decode()
+            self.send_response(200 if known else 401)
+            self.send_header("content-length", "2")
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+        def log_message(self, *args: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Locked) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_address[1]
+        server.shutdown()
+        thread.join()
+
+
+def test_doctor_asks_engines_with_the_user_and_password_of_their_urls(locked_engine: int) -> None:
+    """Symptom: `u:p@host` was looked up as a host's name."""
+    good, wrong = (f"http://me:{password}@127.0.0.1:{locked_engine}" for password in ("p%40ss", "other"))
+    result = run.invoke(app, ["doctor", "--engine", good])
+    assert result.exit_code == 0, result.output
+    assert f"ok    http://**********@127.0.0.1:{locked_engine}: /health answered 200" in result.output
+    result = run.invoke(app, ["doctor", "--engine", wrong, "--engine", "ftp://host", "--engine", "http://h:99999"])
+    assert result.exit_code == 1 and "other" not in result.output
+    assert "(/health answered 401)" in result.output
+    assert "FAIL  ftp://host: " in result.output and "FAIL  http://h:99999: the port of the URL" in result.output
 
 
 def test_curl_line_can_be_pasted() -> None:

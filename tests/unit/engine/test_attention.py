@@ -69,6 +69,13 @@ def test_dense_layers(tile, monkeypatch):
         torch.testing.assert_close(out[rows], want)
 
 
+def test_tiles_keep_their_size_on_a_cpu_and_grow_to_a_bound_elsewhere():
+    """At 256 keys a tile a GPU spent a long prompt's prefill on launches."""
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    assert {attention._tile(length, cpu) for length in (1, 300, 1 << 20)} == {256}
+    assert [attention._tile(length, gpu) for length in (1, 300, 1 << 20)] == [256, 512, attention.LONG_TILE]
+
+
 @pytest.mark.parametrize(
     "config", [MsaConfig(16, 4), MsaConfig(16, 6, 1, 2), MsaConfig(5, 3), MsaConfig(16, 64)], ids=str
 )

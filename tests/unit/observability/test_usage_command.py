@@ -111,17 +111,29 @@ def test_the_table_is_for_people(config: Path) -> None:
     assert lines[0].split()[:3] == ["day", "tenant", "model"] and lines[0].split()[-1] == "USD"
     assert "zoë [bold]" in result.stdout, "names are no markup"
     assert lines[-1].split()[0] == "total" and "4,000,000" in lines[-1]
+    columns = dict(zip(lines[0].split()[3:7], lines[-1].split()[1:5], strict=True))
+    assert columns == {"requests": "5", "refused": "1", "failed": "1", "aborted": "1"}
 
 
 def test_a_model_without_a_price_has_no_cost_and_is_named(config: Path) -> None:
+    """Symptom: one such model made the total of all others unknown."""
     body = yaml.safe_load(config.read_text())
     del body["observability"]["ledger"]["prices"]["small"]
     config.write_text(yaml.safe_dump(body))
     result = usage("--config", config, "--json", "--by", "model", "--until", "2027-01-01")
-    assert [r["cost"] is None for r in json.loads(result.stdout)["rows"]] == [False, False, True]
-    assert json.loads(result.stdout)["total"]["cost"] is None
+    body = json.loads(result.stdout)
+    assert [r["cost"] is None for r in body["rows"]] == [False, False, True]
+    assert [r["unpriced"] for r in body["rows"]] == [[], [], ["small"]]
+    priced = sum(r["cost"] for r in body["rows"][:2])
+    assert priced > 0 and body["total"]["cost"] == pytest.approx(priced) and body["total"]["unpriced"] == ["small"]
     assert "no price for: small" in result.stderr
-    assert "?" in usage("--config", config, "--until", "2027-01-01").stdout
+    table = usage("--config", config, "--by", "model", "--until", "2027-01-01").stdout.splitlines()
+    ends = [line.split()[0] + line[line.rindex("  ") :].rstrip() for line in map(str.rstrip, table)]
+    assert ends[-1] == f"total  {priced:,.4f} + ?" and "small  ?" in ends, table
+    lines = list(
+        csv.DictReader(io.StringIO(usage("--config", config, "--csv", "--by", "", "--until", "2027-01-01").stdout))
+    )
+    assert [(float(x["cost"]) > 0, x["unpriced"]) for x in lines] == [(True, "small")]
 
 
 def test_the_environment_names_the_ledger_too(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import threading
 
 import numpy as np
 import pytest
+from blake3 import blake3
 
 import preproc_rs
 
@@ -176,3 +177,28 @@ def test_data_url_inside_a_body():
 )
 def test_sniff(name, format_):
     assert preproc_rs.sniff((MEDIA / name).read_bytes()) == format_
+
+
+def test_pieces_are_joined_and_named_as_python_does_it():
+    pieces = [b"", b"ab", bytes(range(256)) * 5000, b"c"]
+    whole = b"".join(pieces)
+    assert preproc_rs.join(pieces) == whole and preproc_rs.join([]) == b""
+    assert preproc_rs.digest(b"who", whole, 2, 700_000) == blake3(b"who" + whole[2:700_000]).digest()
+    assert preproc_rs.digest(b"", whole) == blake3(whole).digest()
+    for start, end in ((1, 0), (0, len(whole) + 1)):
+        with pytest.raises(ValueError, match="range"):
+            preproc_rs.digest(b"", whole, start, end)
+
+
+def test_long_values_of_a_body_are_read_as_json_reads_them():
+    values = ["wörd\n\U0001f600" * 100, [0, 2**32 - 1, 17] * 100, "data:;base64," + "QUJD" * 100]
+    for body in (json.dumps(values).encode(), json.dumps(values, ensure_ascii=False, indent=1).encode()):
+        (_, *text), (_, *ids), (_, *url) = found = preproc_rs.find_long_values(body, 300)
+        assert [kind for kind, _, _ in found] == ["text", "ids", "url"]
+        assert preproc_rs.long_text(body, *text).decode() == values[0]
+        assert np.frombuffer(preproc_rs.long_ids(body, *ids), "<u4").tolist() == values[1]
+        assert preproc_rs.long_text(body, *url).decode() == values[2]
+        wrong = [(preproc_rs.long_ids, text), (preproc_rs.long_ids, (0, 0)), (preproc_rs.long_text, (3, 1 << 30))]
+        for read, (start, end) in wrong:
+            with pytest.raises(ValueError, match="such a value"):
+                read(body, start, end)

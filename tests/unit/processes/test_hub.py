@@ -21,6 +21,7 @@ from gateway.metrics import Metrics
 from gateway.processes.client import HubClient
 from gateway.processes.frames import Frames, pack
 from gateway.processes.hub import Hub
+from gateway.processes.places import WHOLE
 from gateway.processes.routing import share_load, share_routing
 from gateway.routing.elsewhere import Elsewhere, Load
 from gateway.routing.policies import RouteRequest
@@ -56,26 +57,26 @@ async def until(true: Any) -> None:
 
 async def test_places_are_of_all_processes_and_pass_from_one_to_the_other(tmp_path: Path) -> None:
     async with hub(tmp_path, places=2) as (h, path), processes(path) as (a, b):
-        leave_a, leave_b = await a.enter("t"), await b.enter("t")
-        third = asyncio.create_task(b.enter("t"))
-        await until(lambda: h.gate.waiting)
-        assert (a.in_flight, b.in_flight, b.waiting) == (1, 1, 1)
+        leave_a, leave_b = await a.places.enter("t"), await b.places.enter("t")
+        third = asyncio.create_task(b.places.enter("t"))
+        await until(lambda: h.gates[WHOLE].waiting)
+        assert (a.places.in_flight, b.places.in_flight, b.places.waiting) == (1, 1, 1)
         leave_a()
         (await asyncio.wait_for(third, 10))()
         leave_b()
-        await until(lambda: not h.gate.in_flight)
-        assert (a.in_flight, b.in_flight, b.waiting) == (0, 0, 0)
+        await until(lambda: not h.gates[WHOLE].in_flight)
+        assert (a.places.in_flight, b.places.in_flight, b.places.waiting) == (0, 0, 0)
 
 
 async def test_the_queue_is_one_and_its_bounds_are_told(tmp_path: Path) -> None:
     async with hub(tmp_path, places=1, max_queue=1) as (h, path), processes(path) as (a, b):
-        leave = await a.enter("t")
-        waiting = asyncio.create_task(a.enter("t"))
-        await until(lambda: h.gate.waiting)
+        leave = await a.places.enter("t")
+        waiting = asyncio.create_task(a.places.enter("t"))
+        await until(lambda: h.gates[WHOLE].waiting)
         with pytest.raises(GateFull) as full:
-            await b.enter("t")
+            await b.places.enter("t")
         assert (full.value.whose, full.value.waiting) == ("all", 1)
-        b.resize(3, 1)
+        b.places.resize(3, 1)
         (await asyncio.wait_for(waiting, 10))()
         leave()
 
@@ -83,7 +84,7 @@ async def test_the_queue_is_one_and_its_bounds_are_told(tmp_path: Path) -> None:
 async def test_a_cancelled_entry_leaves_nothing_at_whatever_moment(tmp_path: Path) -> None:
     async with hub(tmp_path, places=1, max_queue=1000) as (h, path), processes(path) as clients:
         for turns in range(8):
-            tasks = [asyncio.create_task(clients[i % 2].enter("t")) for i in range(6)]
+            tasks = [asyncio.create_task(clients[i % 2].places.enter("t")) for i in range(6)]
             for _ in range(turns):
                 await asyncio.sleep(0)
             for task in tasks:
@@ -91,21 +92,21 @@ async def test_a_cancelled_entry_leaves_nothing_at_whatever_moment(tmp_path: Pat
             for leave in await asyncio.gather(*tasks, return_exceptions=True):
                 if not isinstance(leave, BaseException):
                     leave()
-            await until(lambda: not h.gate.in_flight and not h.gate.waiting)
-        assert [c.in_flight + c.waiting for c in clients] == [0, 0]
+            await until(lambda: not h.gates[WHOLE].in_flight and not h.gates[WHOLE].waiting)
+        assert [c.places.in_flight + c.places.waiting for c in clients] == [0, 0]
         assert not [m for m in h.members if m._inside or m._entering]
 
 
 async def test_a_process_that_dies_gives_back_its_places_and_its_waiting(tmp_path: Path) -> None:
     async with hub(tmp_path, places=2) as (h, path), processes(path) as (a, b):
-        await a.enter("t")
-        await a.enter("t")
-        theirs = asyncio.create_task(a.enter("t"))
-        mine = asyncio.create_task(b.enter("t"))
-        await until(lambda: h.gate.waiting == 2)
+        await a.places.enter("t")
+        await a.places.enter("t")
+        theirs = asyncio.create_task(a.places.enter("t"))
+        mine = asyncio.create_task(b.places.enter("t"))
+        await until(lambda: h.gates[WHOLE].waiting == 2)
         a.close()
         (await asyncio.wait_for(mine, 10))()
-        await until(lambda: not h.gate.in_flight and not h.gate.waiting)
+        await until(lambda: not h.gates[WHOLE].in_flight and not h.gates[WHOLE].waiting)
         with pytest.raises(ApiError) as refused:
             await theirs
         assert refused.value.code == "shutting_down"
@@ -116,7 +117,7 @@ async def test_limits_per_minute_count_over_all_processes(tmp_path: Path) -> Non
         {"default_limits": {"requests_per_minute": 10, "tokens_per_minute": 100}}
     )
     async with hub(tmp_path) as (_, path), processes(path, 3) as clients:
-        made = [Admission(settings, Metrics(), rates=c, places=c) for c in clients]
+        made = [Admission(settings, Metrics(), rates=c, places=c.places) for c in clients]
         done = await asyncio.gather(*(a.admit("default") for a in made * 6), return_exceptions=True)
         assert sum(d is None for d in done) == 10
         async with made[0].acquire("default") as permit:
@@ -148,11 +149,11 @@ async def test_without_its_supervisor_a_process_refuses_and_ends(
     raised: list[int] = []
     monkeypatch.setattr(signal, "raise_signal", raised.append)
     async with hub(tmp_path) as (h, path), processes(path, 1) as [a]:
-        await a.enter("t")
+        await a.places.enter("t")
         await h.close()
         await until(lambda: raised)
         assert raised == [signal.SIGTERM]
-        for refused in (a.enter("t"), a.take("t", "requests", 1, 1)):
+        for refused in (a.places.enter("t"), a.take("t", "requests", 1, 1)):
             with pytest.raises(ApiError) as error:
                 await refused
             assert (error.value.status, error.value.code) == (503, "shutting_down")
@@ -220,16 +221,64 @@ class Worker:
     reported_load: float | None = None
 
 
-def test_a_models_places_are_divided_without_rest() -> None:
-    for places in (3, 7, 8, 9, 100):
-        parts = []
-        for number in range(3):
-            mine = ModelPlaces((number, 3))
-            mine.apply({"m": (places, 0)})
-            parts.append(0)
-            while mine.take("m", "t") is not None:
-                parts[-1] += 1
-        assert sum(parts) == places and max(parts) - min(parts) <= 1
+def models(client: HubClient, limits: dict[str, tuple[int, int]]) -> ModelPlaces:
+    made = ModelPlaces(client.places_of)
+    made.apply(limits)
+    return made
+
+
+async def test_a_models_places_are_of_all_processes(tmp_path: Path) -> None:
+    """Symptom: each process had a part of them, and requests waited in one while another had places left."""
+    async with hub(tmp_path) as (h, path), processes(path, 3) as clients:
+        places = [models(c, {"m": (7, 2), "n": (1, 0)}) for c in clients]
+        held = [await places[0].enter("m", "t", 0) for _ in range(7)]
+        assert places[0].take("m", "t") is None and await places[1].take_now("m", "t") is None
+        await until(lambda: all(p.full("m") for p in places))
+        assert not any(p.full("n") for p in places) and not h.gates[WHOLE].in_flight
+        waiting = [asyncio.create_task(p.enter("m", "t", 0)) for p in places[1:]]
+        await until(lambda: h.gates["m"].waiting == 2)
+        with pytest.raises(GateFull):
+            await places[0].enter("m", "t", 0)
+        held.pop()()
+        held.pop()()
+        held += [await asyncio.wait_for(w, 10) for w in waiting]
+        held.append(await asyncio.wait_for(places[2].enter("n", "t", 0), 10))
+        for leave in held:
+            leave()
+        await until(lambda: not any(g.in_flight for g in h.gates.values()))
+        await until(lambda: not any(p.full(m) for p in places for m in "mn"))
+        moved = await places[1].take_now("n", "t")
+        assert moved is not None and await places[2].take_now("n", "t") is None
+        moved()
+
+
+async def test_a_models_limit_changes_for_all_and_goes_with_the_dead(tmp_path: Path) -> None:
+    async with hub(tmp_path) as (h, path), processes(path) as (a, b):
+        mine, theirs = models(a, {"m": (1, 5)}), models(b, {"m": (1, 5)})
+        await mine.enter("m", "t", 0)
+        second = asyncio.create_task(theirs.enter("m", "t", 0))
+        await until(lambda: h.gates["m"].waiting)
+        for places in (mine, theirs):
+            places.apply({"m": (2, 5)})
+        await asyncio.wait_for(second, 10)
+        third, fourth = (asyncio.create_task(theirs.enter("m", "t", 0)) for _ in range(2))
+        await until(lambda: h.gates["m"].waiting == 2 and theirs.full("m"))
+        a.close()
+        await asyncio.wait_for(third, 10)
+        theirs.apply({})
+        await asyncio.wait_for(fourth, 10)
+        assert theirs.take("m", "t") is not None and not theirs.full("m")
+
+
+async def test_a_process_that_starts_later_knows_which_models_are_full(tmp_path: Path) -> None:
+    async with hub(tmp_path) as (_, path), processes(path, 1) as [a]:
+        leave = await models(a, {"m": (1, 0)}).enter("m", "t", 0)
+        async with processes(path, 1) as [late]:
+            places = models(late, {"m": (1, 0)})
+            late.serving()
+            await until(lambda: places.full("m"))
+            leave()
+            await until(lambda: not places.full("m"))
 
 
 def test_frames_are_read_however_they_are_cut() -> None:

@@ -7,14 +7,18 @@ import sys
 
 import pytest
 
-from gateway.prompt.vocabulary import TooLong
+from gateway.prompt.json_text import SURROGATE
+from gateway.prompt.shadow import _CHUNK, holds
+from gateway.prompt.vocabulary import _SEARCHED_CHARS, TooLong
 from tests.api.harness import ROOT, TINY
 from tests.property.prompt.support import tiny
 
 PROGRAM = """
 import resource, sys
 from gateway.prompt import Checkpoint, PromptBuilder
-from gateway.prompt.vocabulary import TooLong
+from gateway.prompt.json_text import SURROGATE
+from gateway.prompt.shadow import _CHUNK, holds
+from gateway.prompt.vocabulary import _SEARCHED_CHARS, TooLong
 
 checkpoint = Checkpoint.load(sys.argv[1])
 builder = PromptBuilder(checkpoint)
@@ -58,3 +62,21 @@ def test_what_may_fit_is_encoded_as_ever() -> None:
     with pytest.raises(TooLong) as caught:
         tiny().encode_plain(text, len(ids) // 8)
     assert len(ids) // 8 < caught.value.tokens <= len(ids)
+
+
+@pytest.mark.parametrize("before", range(-12, 13))
+def test_a_long_text_is_cut_at_the_same_tokens_wherever_its_steps_end(before: int) -> None:
+    """Searches go on in steps, so that other threads have their turn: a token may stand across the end of one."""
+    vocabulary = tiny().vocabulary
+    token = next(t.content for t in vocabulary.added if 6 < len(t.content) < 20)
+    words = "a" * (_SEARCHED_CHARS + before) + token + "b" * _SEARCHED_CHARS + token * 2 + "c"
+    [pattern] = [p for p in vocabulary._passes if p.search(token)]
+    assert [m.span() for m in vocabulary._matches(pattern, words)] == [m.span() for m in pattern.finditer(words)]
+    assert "".join(p if isinstance(p, str) else p.content for p in vocabulary._cut(words)) == words
+
+
+@pytest.mark.parametrize("at", [0, _CHUNK - 1, _CHUNK, 3 * _CHUNK, 3 * _CHUNK + 4])
+def test_one_letter_is_found_anywhere_in_a_long_text(at: int) -> None:
+    words = "a" * (3 * _CHUNK + 5)
+    assert holds(SURROGATE, words[:at] + "\ud800" + words[at + 1 :])
+    assert not holds(SURROGATE, words)

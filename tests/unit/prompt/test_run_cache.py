@@ -76,3 +76,12 @@ def test_short_runs_are_not_worth_keeping(size: int) -> None:
     cache = RunCache(1 << 20)
     cache.put("a", "x" * size, [1])
     assert cache.size_bytes == 0
+
+
+def test_many_ids_come_back_as_they_were() -> None:
+    cache, ids = RunCache(10 << 20), list(range(200_001))
+    cache.put("a", LONG, ids)
+    assert cache.get("a", LONG) == ids
+    kept = cache.size_bytes
+    cache.put("a", LONG + "x", range(1 << 40))
+    assert cache.size_bytes == kept, "refused by its size alone"

@@ -3,49 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 
 import pytest
 
-from gateway.upstream.http import PIECE_BYTES, Answer, HttpError, HttpPool
+from gateway.upstream.http import PIECE_BYTES, HttpError, HttpPool
+from tests.unit.upstream.peers import ask, peer, read
 
-Peer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n4\r\ndefg\r\n0\r\n\r\n"
 SIZED = b"HTTP/1.1 200 OK\r\ncontent-length: 7\r\n\r\nabcdefg"
 UNTIL_END = b"HTTP/1.1 200 OK\r\n\r\nabcdefg"
 CONTINUED = b"HTTP/1.1 100 Continue\r\nx: 1\r\n\r\n" + SIZED
-
-
-@asynccontextmanager
-async def peer(handle: Peer, idle_s: float = 30) -> AsyncIterator[tuple[HttpPool, list[int]]]:
-    """(a pool for it, one entry per connection)."""
-    connections: list[int] = []
-
-    async def counted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connections.append(1)
-        try:
-            await handle(reader, writer)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        finally:
-            writer.close()
-
-    server = await asyncio.start_server(counted, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    pool = HttpPool(f"http://127.0.0.1:{port}/base/", connect_timeout_s=5, idle_s=idle_s)
-    try:
-        yield pool, connections
-    finally:
-        pool.close()
-        server.close()
-        await asyncio.sleep(0.01)
-
-
-async def ask(reader: asyncio.StreamReader) -> bytes:
-    head = await reader.readuntil(b"\r\n\r\n")
-    length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
-    return head + await reader.readexactly(length)
 
 
 async def post(pool: HttpPool, body: bytes = b"{}", silence_s: float = 5, fresh: bool = False) -> tuple[int, bytes]:
@@ -54,17 +21,6 @@ async def post(pool: HttpPool, body: bytes = b"{}", silence_s: float = 5, fresh:
         return answer.status, await read(answer)
     finally:
         answer.close()
-
-
-async def read(answer: Answer) -> bytes:
-    pieces: list[bytes] = []
-
-    def take(piece: bytes) -> bool:
-        pieces.append(piece)
-        return True
-
-    assert await answer.deliver(take)
-    return b"".join(pieces)
 
 
 @pytest.mark.parametrize("data", [CHUNKED, SIZED, UNTIL_END, CONTINUED], ids=["chunked", "sized", "end", "continue"])
@@ -141,6 +97,57 @@ async def test_rubbish_is_an_error(data: bytes) -> None:
             await post(pool)
 
 
+async def test_a_head_longer_than_a_piece_is_seen_while_the_request_is_sent() -> None:
+    """Before the connection is closed, and with a body behind it."""
+    head = b"HTTP/1.1 413 Too Large\r\ncontent-length: 2\r\nx: " + b"y" * (3 * PIECE_BYTES) + b"\r\n\r\n"
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(head + b"no")
+        await writer.drain()
+        await asyncio.sleep(5)
+
+    async with peer(handle) as (pool, _):
+        async with asyncio.timeout(3):
+            assert await post(pool, bytes(64 << 20)) == (413, b"no")
+
+
+@pytest.mark.parametrize("size", [7, 3 * PIECE_BYTES])
+async def test_more_than_was_asked_for_costs_the_connection(size: int) -> None:
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await ask(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % size + bytes(size) + bytes(2 * PIECE_BYTES))
+        await reader.read()
+
+    async with peer(handle) as (pool, connections):
+        for count in (1, 2):
+            assert await post(pool) == (200, bytes(size))
+            await asyncio.sleep(0.01)
+            assert len(connections) == count
+
+
+async def test_what_came_before_the_connection_broke_is_read_first() -> None:
+    size = 50 * PIECE_BYTES
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await ask(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % (size + 1) + bytes(size))
+
+    async with peer(handle) as (pool, _):
+        answer = await pool.post("/x", {}, [b"{}"], 2, silence_s=5)
+        await asyncio.sleep(0.05)
+        got = 0
+
+        def take(piece: bytes) -> bool:
+            nonlocal got
+            got += len(piece)
+            return True
+
+        with pytest.raises(HttpError, match="was closed"):
+            await answer.deliver(take)
+        assert got == size
+
+
 async def test_silence_is_a_timeout() -> None:
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         asked = await ask(reader)
@@ -213,7 +220,7 @@ async def test_a_reader_that_wants_no_more_gets_the_rest_later_and_in_pieces() -
             await asyncio.sleep(0)
             assert len(pieces) == had, "nothing comes unasked"
         assert b"".join(pieces) == b"".join(b"%07x " % start * 128 for start in range(0, 4 << 20, 1 << 10))
-        assert max(map(len, pieces)) < PIECE_BYTES + (256 << 10)
+        assert max(map(len, pieces)) <= PIECE_BYTES
         answer.close()
 
 

@@ -3,7 +3,8 @@ malformed requests, after the answers to those before them on the connection.
 
 A connection that is neither being served nor idle between two requests (uvicorn's own keep-alive timer) has
 `header_timeout_s` to bring a whole request head, however its bytes are spread. Bodies: gateway/api/body.py.
-A client that takes nothing of its answers for as long is dropped; of a stream: gateway/api/sse.py."""
+A client that takes nothing of its answers for as long is dropped; of a stream: gateway/api/sse.py. Clients that have ended
+their side: half_closed.py; those of HTTP/1.0: until_close.py."""
 
 from __future__ import annotations
 
@@ -14,15 +15,21 @@ from typing import Any, Final
 
 import httptools
 import orjson
-from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from gateway.errors import ApiError
+from gateway.server.connection import ClientConnection, UnframedConnection
+from gateway.server.half_closed import HalfClosed, ended
+from gateway.server.until_close import until_close
 
 MAX_HEAD_BYTES: Final = 64 << 10
 MAX_HEADERS: Final = 200
 LINGER_S: Final = 2.0
 """What still comes after a refusal is dropped for this long: closing at once would reset the connection under the answer."""
+
+LOOK_S: Final = 1.0
+"""How often a client whose next requests wait is looked for: nothing is read from it then, its end neither."""
 
 
 class _Refused(Exception):
@@ -44,38 +51,16 @@ class _Parser(httptools.HttpRequestParser):
             self._protocol.decline_upgrade(bytes(data[offer.args[0] :]))
 
 
-class StreamConnection:
-    """The Connection of gateway/api/sse.py: a chunk of the body straight to the transport, as the cycle's `send` writes it.
-    It knows no cycle, whose scope holds it."""
-
-    __slots__ = ("_flow", "_transport", "gone")
-
-    def __init__(self, transport: asyncio.Transport, flow: FlowControl) -> None:
-        self._transport = transport
-        self._flow = flow
-        self.gone = False
-        """The application was told of a disconnect, though the transport may still be open."""
-
-    def write(self, data: bytes) -> bool:
-        if self.gone or self._transport.is_closing():
-            return True
-        self._transport.write(b"%x\r\n%b\r\n" % (len(data), data))
-        return not self._flow.write_paused
-
-    async def drain(self) -> None:
-        if self._flow.write_paused and not self.gone:
-            await self._flow.drain()
-
-    def abort(self) -> None:
-        self._transport.abort()  # the protocol's `connection_lost` tells the cycle
-
-
 class GatewayProtocol(HttpToolsProtocol):
     header_timeout_s = 30.0
     """Of the class made by `protocol`."""
 
     _header_timer: asyncio.TimerHandle | None = None
     _unread_timer: asyncio.TimerHandle | None = None
+    _look_timer: asyncio.TimerHandle | None = None
+    _half_closed: HalfClosed | None = None
+    _eof = False
+    """Nothing more can come from the client."""
     _unread = 0
     """Of the answers, in bytes, when last looked at; what comes since then makes it worthless, hence `sys.maxsize`."""
     _head_begun = False
@@ -107,6 +92,11 @@ class GatewayProtocol(HttpToolsProtocol):
         if self._unread_timer is not None:
             self._unread_timer.cancel()
             self._unread_timer = None
+        if self._look_timer is not None:
+            self._look_timer.cancel()
+            self._look_timer = None
+        if self._half_closed is not None:
+            self._half_closed.stop()
         if self._running is not None and not self._running.response_complete:
             self._tell_disconnect(self._running)  # uvicorn tells only the newest
         super().connection_lost(exc)
@@ -122,6 +112,46 @@ class GatewayProtocol(HttpToolsProtocol):
             self.send_400_response("")
         if self._header_timer is None and not self._broken and not self._served and not self.transport.is_closing():
             self._arm()
+        if self.pipeline and self._look_timer is None and self._half_closed is None:
+            self._look_timer = self.loop.call_later(LOOK_S, self._look_for_client)
+
+    def _look_for_client(self) -> None:
+        self._look_timer = None
+        if not self.pipeline or self._half_closed is not None or self.transport.is_closing():
+            return
+        if not ended(self.transport):
+            self._look_timer = self.loop.call_later(LOOK_S, self._look_for_client)
+        elif self.scheme == "https":
+            self.transport.abort()
+        else:
+            self._half_closed = HalfClosed(self.transport, self._say_nothing)
+
+    def eof_received(self) -> bool:  # type: ignore[override]  # uvicorn's says None
+        """True: the client has ended its side, and the connection stays for its answers as long as the client is there.
+        False: it has left, and the transport closes. TLS as Python has it knows no such half."""
+        if not self._served or self._in_body or self.scheme == "https":
+            return False
+        self._eof = True
+        if not self.cycle.response_started:
+            self.cycle.keep_alive = False
+        if self._half_closed is None:
+            self._half_closed = HalfClosed(self.transport, self._say_nothing)
+        return True
+
+    def _say_nothing(self) -> bool:
+        """For HalfClosed."""
+        running = self._running
+        if running is None or running.response_complete:
+            return True
+        if running.response_started:
+            connection: ClientConnection = running.scope["extensions"]["catalejo.connection"]  # type: ignore[assignment]
+            if connection.nothing:
+                connection.write(connection.nothing)
+            return bool(connection.nothing)
+        if running.scope["http_version"] != "1.1":
+            return False
+        self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        return True
 
     def on_message_begin(self) -> None:
         self._head_begun = True
@@ -193,6 +223,8 @@ class GatewayProtocol(HttpToolsProtocol):
         super().on_response_complete()
         if self._broken and answered and not self.transport.is_closing():
             self._refuse(self._fault or _improper())
+        elif self._eof and answered:
+            self.transport.close()
 
     def resume_writing(self) -> None:
         self._unread = sys.maxsize  # it took something, and more may be written now
@@ -212,7 +244,11 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._running = cycle
-        connection = StreamConnection(self.transport, self.flow)
+        if cycle.scope["http_version"] == "1.1":
+            connection = ClientConnection(self.transport, self.flow)
+        else:
+            connection = UnframedConnection(self.transport, self.flow)
+            app = until_close(app, cycle)
         cycle.scope["extensions"] = {"catalejo.connection": connection}  # type: ignore[dict-item]  # uvicorn knows others
         super()._start_asgi_task(cycle, app)
 
@@ -267,7 +303,7 @@ class GatewayProtocol(HttpToolsProtocol):
     @staticmethod
     def _tell_disconnect(cycle: RequestResponseCycle) -> None:
         cycle.disconnected = True
-        cycle.scope["extensions"]["catalejo.connection"].gone = True  # type: ignore[attr-defined]
+        cycle.scope["extensions"]["catalejo.connection"].tell_gone()  # type: ignore[attr-defined]
         cycle.waiting_for_100_continue = False
         cycle.message_event.set()
 

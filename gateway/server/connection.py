@@ -1,0 +1,58 @@
+"""The client of one request, as the application sees it beside ASGI (gateway/api/connection.py)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from uvicorn.protocols.http.flow_control import FlowControl
+
+
+class ClientConnection:
+    """Its body is chunks, as the cycle's `send` writes them. It knows no cycle, whose scope holds it."""
+
+    __slots__ = ("_flow", "_told", "_transport", "gone", "nothing")
+
+    def __init__(self, transport: asyncio.Transport, flow: FlowControl) -> None:
+        self._transport = transport
+        self._flow = flow
+        self._told: Callable[[], object] | None = None
+        self.gone = False
+        self.nothing = b""
+
+    def write(self, data: bytes) -> bool:
+        if self.gone or self._transport.is_closing():
+            return True
+        self._transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        return not self._flow.write_paused
+
+    async def drain(self) -> None:
+        if self._flow.write_paused and not self.gone:
+            await self._flow.drain()
+
+    def abort(self) -> None:
+        self._transport.abort()  # the protocol's `connection_lost` tells us, and the cycle
+
+    def watch(self, told: Callable[[], object] | None) -> None:
+        self._told = told
+        if told is not None:
+            self._flow.resume_reading()  # a large last piece of the body has paused it: the client's end would not be seen
+
+    def tell_gone(self) -> None:
+        """Of the protocol."""
+        self.gone = True
+        told, self._told = self._told, None
+        if told is not None:
+            told()
+
+
+class UnframedConnection(ClientConnection):
+    """Its body ends with the connection."""
+
+    __slots__ = ()
+
+    def write(self, data: bytes) -> bool:
+        if self.gone or self._transport.is_closing():
+            return True
+        self._transport.write(data)
+        return not self._flow.write_paused
