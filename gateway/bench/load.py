@@ -22,9 +22,8 @@ def request(port: int, body: dict[str, Any], path: str = CHAT) -> bytes:
     return head_of(port, path, len(data)) + data
 
 
-def head_of(port: int, path: str, size: int, *, close: bool = False) -> bytes:
-    head = "connection: close\r\n" if close else ""
-    head = f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\ncontent-type: application/json\r\n{head}"
+def head_of(port: int, path: str, size: int) -> bytes:
+    head = f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\ncontent-type: application/json\r\n"
     return head.encode() + b"content-length: %d\r\n\r\n" % size
 
 

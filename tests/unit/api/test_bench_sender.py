@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
+
 import pytest
 
 from engine.wire import ReplyReader, Tokens
 from gateway.api.body import parse
 from gateway.api.chat.protocol import ChatRequest, ImagePart
 from gateway.api.completions.protocol import CompletionRequest
-from gateway.bench.engine import BURST, BURST_TOKENS
+from gateway.bench.engine import BURST, BURST_TOKENS, Clock, Stream
 from gateway.bench.http import KEPT_BYTES, RequestProtocol
 from gateway.bench.load import CHAT, head_of
 from gateway.bench.sender import KINDS
@@ -64,10 +67,25 @@ def test_the_benchmarks_engine_keeps_the_beginning_of_a_large_body_and_finds_the
             seen.append((path, body))
 
     large = bytes(range(256)) * 1024
-    data = head_of(1, "/a", len(large)) + large + head_of(1, "/b", 0) + head_of(1, CHAT, 2, close=True) + b"{}"
+    data = head_of(1, "/a", len(large)) + large + head_of(1, "/b", 0) + head_of(1, CHAT, 2) + b"{}"
     for step in (len(data), 1000, 65536):
         seen.clear()
         protocol = Recorder()
         for start in range(0, len(data), step):
             protocol.data_received(data[start : start + step])
         assert seen == [("/a", large[:KEPT_BYTES]), ("/b", b""), (CHAT, b"{}")]
+
+
+@pytest.mark.parametrize("kind", ["images", "text"])
+async def test_the_sender_takes_the_answers_of_an_engine_that_keeps_the_connection(kind: str) -> None:
+    """Symptom: behind the relay, the sender waited for ever for the end of a connection that nobody ended."""
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: Stream(Clock(50), 4096), "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    sender = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "gateway.bench.sender", "--port", str(port), "--kind", kind, "--megabytes", "0.1",
+        "--seconds", "0.05", stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    said, _ = await sender.communicate(b"go\n")
+    server.close()
+    assert sender.returncode == 0 and int(said.split()[-1]) >= KINDS[kind].at_once
