@@ -166,7 +166,7 @@ class Vocabulary:
     def _cut(self, text: str) -> list[str | AddedToken]:
         pieces: list[str | AddedToken] = [text]
         for pattern, anywhere in self._passes:
-            cut = self._cut_all if anywhere else self._cut_once
+            cut = self._cut_all if anywhere and len(text) <= _SEARCHED_CHARS else self._cut_once
             pieces = [q for p in pieces for q in (cut(pattern, p) if isinstance(p, str) else (p,))]
         return [p for p in pieces if p != ""]
 

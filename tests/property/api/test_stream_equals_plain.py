@@ -116,7 +116,9 @@ class Written:
 
 async def streamed(run: Run, choices: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     written = Written()
-    await ChunkWriter(STYLE, choices).write(run, Client(written))
+    client = Client(written, 60.0, 60.0)
+    await ChunkWriter(STYLE, choices).write(run, client)
+    client.close()
     raw = b"".join(written.pieces)
     events = raw.decode().split("\n\n")
     assert events[-2:] == ["data: [DONE]", ""]

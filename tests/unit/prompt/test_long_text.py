@@ -70,7 +70,7 @@ def test_a_long_text_is_cut_at_the_same_tokens_wherever_its_steps_end(before: in
     vocabulary = tiny().vocabulary
     token = next(t.content for t in vocabulary.added if 6 < len(t.content) < 20)
     words = "a" * (_SEARCHED_CHARS + before) + token + "b" * _SEARCHED_CHARS + token * 2 + "c"
-    [pattern] = [p for p in vocabulary._passes if p.search(token)]
+    [pattern] = [p for p, _ in vocabulary._passes if p.search(token)]
     assert [m.span() for m in vocabulary._matches(pattern, words)] == [m.span() for m in pattern.finditer(words)]
     assert "".join(p if isinstance(p, str) else p.content for p in vocabulary._cut(words)) == words
 
