@@ -52,7 +52,8 @@ class TokenizeService:
             return parse(TokenizeText, body)
 
         def put_back(request: TokenizeText, resolve: Resolve) -> int:
-            return replace(request, "prompt", resolve)
+            changed = replace(request, "prompt", resolve)
+            return changed if isinstance(request.prompt, str) else -1  # ids are no text, however many
 
         return await asyncio.to_thread(parse_large, TokenizeText, body, put_back)
 
