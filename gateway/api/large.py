@@ -10,6 +10,7 @@ All runs in a thread, the search and the reading of values without the lock."""
 
 from __future__ import annotations
 
+import asyncio
 import codecs
 import re
 import secrets
@@ -37,6 +38,7 @@ PIECE_BYTES: Final = 1 << 20
 """Made characters at once, about a millisecond: between two pieces the lock can change hands."""
 Value = HeldUrl | str | NDArray[np.uint32]
 Resolve = Callable[[Any], Any]
+PutBack = Callable[[Model, Resolve], int]
 
 
 def take_out(body: bytes) -> tuple[bytes, dict[str, Value]]:
@@ -79,7 +81,14 @@ def _text(body: bytes, start: int, end: int) -> str:
     return "".join(pieces)
 
 
-def parse_large(model: type[Model], body: bytes, put_back: Callable[[Model, Resolve], int]) -> Model:
+async def parse_any(model: type[Model], body: bytes, offload_bytes: int, put_back: PutBack[Model]) -> Model:
+    """`parse` at once, or `parse_large` in a thread when the body is larger than `offload_bytes`."""
+    if len(body) <= offload_bytes:
+        return parse(model, body)
+    return await asyncio.to_thread(parse_large, model, body, put_back)
+
+
+def parse_large(model: type[Model], body: bytes, put_back: PutBack[Model]) -> Model:
     """`parse`, for bodies that may hold large values. `put_back(model, resolve)` calls resolve on everything that may be one,
     puts what it gives in its place, and returns how many changed. Runs in a thread."""
     small, values = take_out(body)

@@ -9,13 +9,15 @@ from uvicorn.protocols.http.flow_control import FlowControl
 
 
 class ClientConnection:
-    """Its body is chunks, as the cycle's `send` writes them. It knows no cycle, whose scope holds it."""
+    """It knows no cycle, whose scope holds it."""
 
-    __slots__ = ("_flow", "_told", "_transport", "gone", "nothing")
+    __slots__ = ("_chunked", "_flow", "_told", "_transport", "gone", "nothing")
 
-    def __init__(self, transport: asyncio.Transport, flow: FlowControl) -> None:
+    def __init__(self, transport: asyncio.Transport, flow: FlowControl, *, chunked: bool) -> None:
+        """`chunked`: the body is chunks, as the cycle's `send` writes them; else it ends with the connection."""
         self._transport = transport
         self._flow = flow
+        self._chunked = chunked
         self._told: Callable[[], object] | None = None
         self.gone = False
         self.nothing = b""
@@ -23,7 +25,7 @@ class ClientConnection:
     def write(self, data: bytes) -> bool:
         if self.gone or self._transport.is_closing():
             return True
-        self._transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        self._transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
         return not self._flow.write_paused
 
     async def drain(self) -> None:
@@ -44,15 +46,3 @@ class ClientConnection:
         told, self._told = self._told, None
         if told is not None:
             told()
-
-
-class UnframedConnection(ClientConnection):
-    """Its body ends with the connection."""
-
-    __slots__ = ()
-
-    def write(self, data: bytes) -> bool:
-        if self.gone or self._transport.is_closing():
-            return True
-        self._transport.write(data)
-        return not self._flow.write_paused

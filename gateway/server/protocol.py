@@ -19,7 +19,7 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from gateway.errors import ApiError
-from gateway.server.connection import ClientConnection, UnframedConnection
+from gateway.server.connection import ClientConnection
 from gateway.server.half_closed import HalfClosed, ended
 from gateway.server.until_close import until_close
 
@@ -244,10 +244,9 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._running = cycle
-        if cycle.scope["http_version"] == "1.1":
-            connection = ClientConnection(self.transport, self.flow)
-        else:
-            connection = UnframedConnection(self.transport, self.flow)
+        chunked = cycle.scope["http_version"] == "1.1"
+        connection = ClientConnection(self.transport, self.flow, chunked=chunked)
+        if not chunked:
             app = until_close(app, cycle)
         cycle.scope["extensions"] = {"catalejo.connection": connection}  # type: ignore[dict-item]  # uvicorn knows others
         super()._start_asgi_task(cycle, app)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import secrets
 from collections.abc import Mapping, Sequence
@@ -13,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.wire import Grammar
-from gateway.api.body import parse
 from gateway.api.chat.messages import MessageMapper, put_back
 from gateway.api.chat.protocol import ChatRequest, NamedTool
 from gateway.api.chat.stream import ChunkStyle
@@ -27,7 +25,7 @@ from gateway.api.generation.run import Run, Update
 from gateway.api.generation.sampling import priority_of, sampling_of
 from gateway.api.generation.served import ServedModel
 from gateway.api.generation.service import GenerationService
-from gateway.api.large import parse_large
+from gateway.api.large import parse_any
 from gateway.errors import ApiError
 from gateway.media.types import url_bytes
 
@@ -42,10 +40,7 @@ MOST_CALLS: Final = 1 << 30
 class ChatService(GenerationService):
     async def read(self, body: bytes) -> ChatRequest:
         """1. Bytes -> a checked request."""
-        if len(body) > self.settings.offload_bytes:
-            request = await asyncio.to_thread(parse_large, ChatRequest, body, put_back)
-        else:
-            request = parse(ChatRequest, body)
+        request = await parse_any(ChatRequest, body, self.settings.offload_bytes, put_back)
         check_unknown(request, ROUTE, self.settings.strict_fields, self._metrics)
         return request
 

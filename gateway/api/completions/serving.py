@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from gateway.api.body import parse
 from gateway.api.completions.answer import ChoiceWriter, Style
 from gateway.api.completions.protocol import CompletionRequest, Prompt, TokenIds, put_back
 from gateway.api.context import RequestContext
@@ -23,7 +22,7 @@ from gateway.api.generation.sampling import priority_of, sampling_of
 from gateway.api.generation.sending import LARGE_PROMPT_TOKENS
 from gateway.api.generation.served import ServedModel
 from gateway.api.generation.service import GenerationService
-from gateway.api.large import parse_large
+from gateway.api.large import parse_any
 from gateway.errors import ApiError
 
 if TYPE_CHECKING:
@@ -37,10 +36,7 @@ DEFAULT_MAX_TOKENS: Final = 16
 
 class CompletionService(GenerationService):
     async def read(self, body: bytes) -> CompletionRequest:
-        if len(body) > self.settings.offload_bytes:
-            request = await asyncio.to_thread(parse_large, CompletionRequest, body, put_back)
-        else:
-            request = parse(CompletionRequest, body)
+        request = await parse_any(CompletionRequest, body, self.settings.offload_bytes, put_back)
         check_unknown(request, ROUTE, self.settings.strict_fields, self._metrics)
         if (request.n or 1) > self.settings.max_n:
             raise ApiError("invalid_value", f"'n': at most {self.settings.max_n} choices are allowed", param="n")

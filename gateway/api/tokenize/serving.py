@@ -8,16 +8,21 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from gateway.api.body import parse, parse_off_loop
+from gateway.api.body import parse_off_loop
 from gateway.api.chat.serving import ChatService
 from gateway.api.generation.served import ServedModel
-from gateway.api.large import Resolve, parse_large, replace
+from gateway.api.large import Resolve, parse_any, replace
 from gateway.api.models.catalogue import Catalogue
 from gateway.api.tokenize.protocol import DetokenizeRequest, TokenizeText
 from gateway.errors import ApiError
 
 if TYPE_CHECKING:
     from gateway.prompt import Checkpoint
+
+
+def _put_back(request: TokenizeText, resolve: Resolve) -> int:
+    changed = replace(request, "prompt", resolve)
+    return changed if isinstance(request.prompt, str) else -1  # ids are no text, however many
 
 
 class TokenizeService:
@@ -33,7 +38,7 @@ class TokenizeService:
             model, ids = await self._chat.prompt_ids(request, len(body), tenant)
             want_texts = bool((request.model_extra or {}).get("return_token_strs"))
         else:
-            text = await self._text(body)
+            text = await parse_any(TokenizeText, body, self._chat.settings.offload_bytes, _put_back)
             model = self._model(text.model, tenant)
             ids = await model.pipeline.text.encode(text.prompt, "prompt")
             want_texts = bool(text.return_token_strs)
@@ -46,16 +51,6 @@ class TokenizeService:
         request = await parse_off_loop(DetokenizeRequest, body, self._chat.settings.offload_bytes)
         checkpoint = self._model(request.model, tenant).checkpoint
         return {"prompt": await asyncio.to_thread(_decoded, request, checkpoint)}
-
-    async def _text(self, body: bytes) -> TokenizeText:
-        if len(body) <= self._chat.settings.offload_bytes:
-            return parse(TokenizeText, body)
-
-        def put_back(request: TokenizeText, resolve: Resolve) -> int:
-            changed = replace(request, "prompt", resolve)
-            return changed if isinstance(request.prompt, str) else -1  # ids are no text, however many
-
-        return await asyncio.to_thread(parse_large, TokenizeText, body, put_back)
 
     def _model(self, name: str | None, tenant: str) -> ServedModel:
         return self._catalogue.target(name or self._catalogue.default(tenant), tenant).first
