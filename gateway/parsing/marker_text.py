@@ -32,6 +32,8 @@ class Cleaner:
     def __init__(self, words: Markers) -> None:
         self._words = words
         self.held = ""
+        self._out = 0
+        """How much of `held` is out already, by `let_go`: of a marker that it begins only the rest can be taken out."""
 
     def feed(self, text: str) -> str:
         if not self.held and not self._words.firsts(text):
@@ -41,13 +43,30 @@ class Cleaner:
         while match := self._words.find(text):
             # What stood before the marker may now continue behind it.
             keep = self._words.held_from(text[: match.start()], 0)
-            out.append(text[:keep])
+            out.append(self._pass(text[:keep]))
+            self._out = min(self._out, match.start() - keep)
             text = text[keep : match.start()] + text[match.end() :]
         keep = self._words.held_from(text, 0)
         self.held = text[keep:]
-        out.append(text[:keep])
+        out.append(self._pass(text[:keep]))
         return "".join(out)
 
-    def flush(self) -> str:
-        held, self.held = self.held, ""
+    @property
+    def waits(self) -> bool:
+        return len(self.held) > self._out
+
+    def let_go(self) -> str:
+        """What is held back, since text of another kind comes next; it is remembered as the beginning that it may be."""
+        held = self.held[self._out :]
+        self._out = len(self.held)
         return held
+
+    def flush(self) -> str:
+        held = self.let_go()
+        self.held, self._out = "", 0
+        return held
+
+    def _pass(self, text: str) -> str:
+        new = text[self._out :]
+        self._out = max(0, self._out - len(text))
+        return new

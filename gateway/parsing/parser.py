@@ -62,6 +62,7 @@ class OutputParser:
     parse_tools         False: what looks like a tool call is content, without N
     structured          True: the answer is held to a grammar. Once content has begun, a start of thinking is a string's
                         text gone astray: it is dropped, and the content goes on
+    min_tokens          of the tokens up to this one none completes a stop string
     separate_reasoning  False: thinking and its markers are content, as the model wrote them, opened if the prompt did
     """
 
@@ -73,6 +74,7 @@ class OutputParser:
         tools: Sequence[ToolSpec] = (),
         parse_tools: bool = True,
         stop: Sequence[str] = (),
+        min_tokens: int = 0,
         separate_reasoning: bool = True,
         structured: bool = False,
         call_id_factory: Callable[[], str] = new_call_id,
@@ -85,6 +87,7 @@ class OutputParser:
         self._separate = separate_reasoning
         self._structured = structured
         self._stop = StopStrings(stop)
+        self._min_tokens = min_tokens
         self._plain = plain_texts(checkpoint)
         self._quick: Callable[[str], Event] | None = None
         """Makes the event of a plain token now; None while something is held back, and where only the long way knows."""
@@ -94,19 +97,16 @@ class OutputParser:
         # What is taken out may bring the halves of a marker together, so what leaves is looked through once more.
         self._clean_content = Cleaner(_ALL if separate_reasoning else _TAGS)
         self._clean_reasoning = Cleaner(_ALL)
-        if starts_in_reasoning and not separate_reasoning:
-            self._unseparated(markers.THINK_START)
         self._finished = False
+        self.saw_tool_call = False
         self.stopped: str | None = None
         """The stop string that matched."""
         self.reasoning_tokens = 0
         """Tokens fed while thinking, the closing marker's included."""
         self.tokens = 0
         """Tokens taken; those after a stop string are not."""
-
-    @property
-    def saw_tool_call(self) -> bool:
-        return self._tools.calls > 0
+        if starts_in_reasoning and not separate_reasoning:
+            self._unseparated(markers.THINK_START)
 
     @property
     def parse_errors(self) -> int:
@@ -128,6 +128,8 @@ class OutputParser:
             if self.stopped is not None:
                 break
             taken += 1
+            if self._min_tokens:
+                self._stop.resting = self.tokens + taken <= self._min_tokens
             thinking = self._mode == "reasoning"
             text = self._detokenizer.feed(token)
             if text:
@@ -161,10 +163,10 @@ class OutputParser:
                     self._text(rest, last=True)
             if self._blank and not self._tools.calls:
                 self._pass(self._clean_content.feed("".join(self._blank)))
-            tail = self._clean_reasoning.flush()
-            if tail:
-                self._events.append(ReasoningDelta(tail))
+            if self._mode == "reasoning":
+                self._reasoning(self._clean_reasoning.flush())
             self._pass(self._clean_content.flush())
+            self._reasoning(self._clean_reasoning.flush())
             self._flush_content()
         return self._take()
 
@@ -193,6 +195,8 @@ class OutputParser:
                 return
             at = match.end()
             self._marker(match[0])
+            if self.stopped is not None:
+                return
 
     def _route(self, piece: str) -> str | None:
         if self._mode == "tools":
@@ -200,9 +204,7 @@ class OutputParser:
         if self._mode == "content":
             self._content(piece)
         elif self._separate:
-            clean = self._clean_reasoning.feed(piece)
-            if clean:
-                self._events.append(ReasoningDelta(clean))
+            self._reasoning(self._clean_reasoning.feed(piece))
         else:
             self._unseparated(piece)
         return None
@@ -229,16 +231,37 @@ class OutputParser:
             self._blank = None
         self._pass(self._clean_content.feed(text))
 
+    def _reasoning(self, text: str) -> None:
+        if not text:
+            return
+        self._say(self._clean_content.let_go())  # was before it
+        if self.stopped is None:
+            self._events.append(ReasoningDelta(text))
+
+    def _thought_before(self) -> None:
+        if self._clean_reasoning.waits:
+            self._events.append(ReasoningDelta(self._clean_reasoning.let_go()))
+
     def _pass(self, text: str) -> None:
-        safe = self._stop.feed(text) if text else ""
+        if text:
+            self._thought_before()
+            self._say(text)
+
+    def _say(self, text: str) -> None:
+        if not text:
+            return
+        safe = self._stop.feed(text)
         if safe:
             self._events.append(ContentDelta(safe))
-        if self._stop.matched is not None and text:
+        if self._stop.matched is not None:
             self.stopped = self._stop.matched
             self._events.append(StopMatched(self._stop.matched))
 
     def _unseparated(self, text: str) -> None:
         """Thinking as content: stop strings do not apply to it."""
+        self._pass(self._clean_content.flush())
+        if self.stopped is not None:
+            return
         self._flush_content()
         self._blank = None
         self._events.append(ContentDelta(text))
@@ -250,9 +273,13 @@ class OutputParser:
 
     def _from_tools(self, event: Event) -> None:
         if isinstance(event, ToolCallStart):
+            self._pass(self._clean_content.let_go())
+            self._thought_before()
             self._flush_content()
             self._blank = []
-        self._events.append(event)
+        if self.stopped is None:
+            self.saw_tool_call = True
+            self._events.append(event)
 
     def _take(self) -> list[Event]:
         events, self._events = self._events, []
@@ -264,10 +291,11 @@ class OutputParser:
             return None
         if self._mode == "content":
             free = self._blank is None and not self._clean_content.held and not self._stop.held
-            return ContentDelta if free else None
+            return ContentDelta if free and not self._clean_reasoning.waits else None
         if self._mode == "tools":
             return self._tools.plain()
-        return ReasoningDelta if self._separate and not self._clean_reasoning.held else None
+        free = self._separate and not self._clean_reasoning.held and not self._clean_content.waits
+        return ReasoningDelta if free else None
 
 
 def plain_texts(checkpoint: Checkpoint) -> list[str | None]:

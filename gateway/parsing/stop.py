@@ -17,6 +17,8 @@ class StopStrings:
         """The characters that a stop string may begin with."""
         self.held = ""
         self.matched: str | None = None
+        self.resting = False
+        """What is complete now does not count; what only begins now may."""
 
     def feed(self, text: str) -> str:
         """The text that is safe to pass on. After a match, nothing."""
@@ -24,9 +26,10 @@ class StopStrings:
             return ""
         if not self._stops:
             return text
+        seen = len(self.held)
         text = self.held + text
-        found = [(at + len(s), at, s) for s in self._stops if (at := text.find(s)) >= 0]
-        if found:
+        found = [(at + len(s), at, s) for s in self._stops if (at := text.find(s, max(0, seen - len(s) + 1))) >= 0]
+        if found and not self.resting:
             _, at, self.matched = min(found)
             self.held = ""
             return text[:at]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from gateway.prompt import Checkpoint
 from tests.api.harness import TINY, Stack
 
 
@@ -110,6 +111,17 @@ async def test_stop_strings_end_the_answer_and_the_engine(stack: Stack, stop: An
     assert "stop" not in stack.sent["sampling"]
     assert [a["reason"] for a in stack.engine.aborts()] == ["abort_request"] * 2
     await stack.settled()
+
+
+async def test_a_stop_string_waits_for_the_least_tokens(stack: Stack) -> None:
+    letters = [[i] for letter in "aXbXcX" for i in Checkpoint.load(TINY).encode_plain(letter)]
+    stack.engine.script([{"pieces": letters}])
+    fields: dict[str, Any] = {"stop": "X", "min_tokens": 2, "max_tokens": 100}
+    answer = await stack.chat("Hi", **fields, thinking="disabled")
+    assert (answer.message["content"], answer.json["choices"][0]["finish_reason"]) == ("aXb", "stop")
+    assert answer.json["usage"]["completion_tokens"] == 4
+    completion = await stack.post("/v1/completions", {"model": "tiny", "prompt": "Hi", **fields})
+    assert completion.json["choices"][0]["text"] == "aXb"
 
 
 async def test_usage_is_true_when_a_stop_string_ended_the_answer(stack: Stack) -> None:

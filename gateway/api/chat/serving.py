@@ -183,6 +183,7 @@ class ChatService(GenerationService):
             tools=specs,
             parse_tools=bool(specs),
             stop=request.stop_strings,
+            min_tokens=request.min_tokens or 0,
             separate_reasoning=request.separate_reasoning is not False,
             structured=structured,
         )

@@ -99,6 +99,7 @@ class CompletionService(GenerationService):
                 parse_tools=False,
                 separate_reasoning=False,
                 stop=request.stop_strings,
+                min_tokens=request.min_tokens or 0,
             )
 
         return Plan(

@@ -93,7 +93,8 @@ def random_case(draw: st.DrawFn) -> Transcript:
         text="".join(draw(st.lists(PIECES, max_size=24))),
         mode=draw(st.sampled_from(["content", "reasoning", "adaptive"])),
         tools=draw(st.sampled_from([[], ["typed"], ["typed", "get_weather"]])),
-        stop=draw(st.sampled_from([[], ["STOP"], ["T", "STOP", "é日"]])),
+        stop=draw(st.sampled_from([[], ["STOP"], ["T", "STOP", "é日"], ["<"], ["]", "<mm"]])),
+        min_tokens=draw(st.sampled_from([0, 0, 0, 1, 5])),
         parse_tools=draw(st.sampled_from([True, True, True, False])),
     )
 

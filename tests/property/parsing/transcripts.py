@@ -48,6 +48,7 @@ class Transcript:
     mode: str = "content"
     tools: list[str] = field(default_factory=list)
     stop: list[str] = field(default_factory=list)
+    min_tokens: int = 0
     parse_tools: bool = True
     separate_reasoning: bool = True
     reasoning: str = ""
@@ -64,6 +65,7 @@ class Transcript:
             tools=[tool_specs()[t] for t in self.tools],
             parse_tools=self.parse_tools,
             stop=self.stop,
+            min_tokens=self.min_tokens,
             separate_reasoning=self.separate_reasoning,
             call_id_factory=lambda: f"call_{next(numbers)}",
         )

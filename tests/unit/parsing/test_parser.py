@@ -3,8 +3,10 @@
 import json
 import re
 
+import pytest
+
 from gateway.parsing import ContentDelta, OutputParser, ReasoningDelta, ToolCallArguments, ToolCallStart
-from tests.property.parsing.transcripts import NAMESPACE, Transcript, answer, tiny, tool_specs
+from tests.property.parsing.transcripts import NAMESPACE, Transcript, answer, merged, tiny, tool_specs
 
 CALL = f'{NAMESPACE}<tool_call>\n{NAMESPACE}<invoke name="save_file">{NAMESPACE}<filename>a.txt{NAMESPACE}</filename>'
 
@@ -54,6 +56,29 @@ def test_tokens_after_a_stop_string_are_not_taken() -> None:
     taken = parser.tokens
     assert parser.stopped == "STOP" and tiny().decode(ids[:taken]).endswith("STOP")
     assert parser.feed(ids) == [] and parser.finish() == [] and parser.tokens == taken
+
+
+@pytest.mark.parametrize(
+    ("stop", "min_tokens", "content"),
+    [("X", 1, "a"), ("X", 2, "aXb"), ("X", 3, "aXb"), ("X", 4, "aXbXc"), ("Xb", 2, "a"), ("Xb", 3, "aXbXcX")],
+)
+def test_no_stop_string_is_complete_before_the_least_tokens(stop: str, min_tokens: int, content: str) -> None:
+    ids = [token for letter in "aXbXcX" for token in tiny().encode_plain(letter)]
+    assert len(ids) == 6
+    for cut in range(6):
+        parser = OutputParser(tiny(), starts_in_reasoning=False, stop=[stop], min_tokens=min_tokens)
+        assert answer(parser.feed(ids[:cut]) + parser.feed(ids[cut:]) + parser.finish()).content == content
+
+
+def test_what_could_begin_a_marker_comes_before_text_of_another_kind() -> None:
+    parser = Transcript(name="x", text="", mode="reasoning", tools=["save_file"]).parser()
+    events = merged(parser.feed_text(f"a<</mm:think>b]<]<mm:think>c]</mm:think>{CALL}") + parser.finish())
+    assert events[:4] == [
+        ReasoningDelta("a<"),
+        ContentDelta("b]<]"),
+        ReasoningDelta("c]"),
+        ToolCallStart(0, "call_0", "save_file"),
+    ]
 
 
 def test_call_ids_are_unique_and_of_the_usual_form() -> None:
