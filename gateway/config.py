@@ -103,8 +103,8 @@ class Settings(BaseSettings):
     server_header_timeout_s: float = Field(
         default=30.0,
         gt=0,
-        description="A client has this long for the TLS handshake, and to send the headers of a request; one that takes nothing "
-        "of a finished answer for as long is dropped.",
+        description="A client has this long for the TLS handshake, and to send the headers of a request; one that takes less "
+        "than 1 KiB/s of a finished answer for as long is dropped.",
     )
 
     api: ApiSettings = Field(

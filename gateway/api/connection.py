@@ -24,6 +24,10 @@ class Connection(Protocol):
     async def drain(self) -> None:
         """Comes back when it has caught up, or is gone."""
 
+    def stalled(self, seconds: float) -> bool:
+        """Of one that is waited for, `seconds` after `drain` began or after this was asked last: whether it took next to
+        nothing meanwhile."""
+
     def abort(self) -> None:
         """Drops the client and what it has not taken; it is gone then."""
 

@@ -29,7 +29,9 @@ class ApiSettings(BaseModel):
         default=4096, ge=1, description="A body slower than this, after body_idle_s, is a 408."
     )
     keep_alive_s: float = Field(default=15.0, gt=0, description="SSE comment after this much silence.")
-    client_stall_s: float = Field(default=300.0, gt=0, description="A client that takes nothing for so long has left.")
+    client_stall_s: float = Field(
+        default=300.0, gt=0, description="A client that takes less than 1 KiB/s for so long has left."
+    )
     max_n: int = Field(default=16, ge=1, le=128, description="Most answers to one prompt (`n`).")
     max_messages: int = Field(default=16384, ge=1, description="Most messages of one conversation.")
     max_tools: int = Field(default=1024, ge=1, description="Most tools of one request.")

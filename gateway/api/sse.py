@@ -2,7 +2,7 @@
 
 A producer writes to a `Client`, synchronously, everything it has at once; the client's slowness reaches it as `ready()`.
 While nothing comes, a comment goes out every `keep_alive_s`, so that proxies do not cut a long prefill. A client that
-leaves, or takes nothing for `stall_s`, cancels the producer, whose `finally` frees the engine.
+leaves, or takes next to nothing for `stall_s`, cancels the producer, whose `finally` frees the engine.
 After the 200 a failure is one `data: {"error": ...}` event: never a fake finish, and no [DONE].
 """
 
@@ -62,8 +62,10 @@ class Client:
     def _look(self) -> None:
         quiet = self._loop.time() - self._last_write
         if self._waiting and quiet >= self._stall_s:
-            self._connection.abort()
-            return
+            if self._connection.stalled(quiet):
+                self._connection.abort()
+                return
+            self._last_write, quiet = self._loop.time(), 0.0
         if not self._waiting and quiet >= self._keep_alive_s:
             self.write(KEEP_ALIVE)
             quiet = 0.0

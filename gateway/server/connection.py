@@ -7,11 +7,13 @@ from collections.abc import Callable
 
 from uvicorn.protocols.http.flow_control import FlowControl
 
+from gateway.server.untaken import too_slow, untaken
+
 
 class ClientConnection:
     """It knows no cycle, whose scope holds it."""
 
-    __slots__ = ("_chunked", "_flow", "_told", "_transport", "gone", "nothing")
+    __slots__ = ("_chunked", "_flow", "_told", "_transport", "_untaken", "gone", "nothing")
 
     def __init__(self, transport: asyncio.Transport, flow: FlowControl, *, chunked: bool) -> None:
         """`chunked`: the body is chunks, as the cycle's `send` writes them; else it ends with the connection."""
@@ -21,6 +23,7 @@ class ClientConnection:
         self._told: Callable[[], object] | None = None
         self.gone = False
         self.nothing = b""
+        self._untaken = 0
 
     def write(self, data: bytes) -> bool:
         if self.gone or self._transport.is_closing():
@@ -30,7 +33,12 @@ class ClientConnection:
 
     async def drain(self) -> None:
         if self._flow.write_paused and not self.gone:
+            self._untaken = untaken(self._transport)
             await self._flow.drain()
+
+    def stalled(self, seconds: float) -> bool:
+        before, self._untaken = self._untaken, untaken(self._transport)
+        return too_slow(before, self._untaken, seconds)
 
     def abort(self) -> None:
         self._transport.abort()  # the protocol's `connection_lost` tells us, and the cycle

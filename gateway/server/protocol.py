@@ -3,8 +3,8 @@ malformed requests, after the answers to those before them on the connection.
 
 A connection that is neither being served nor idle between two requests (uvicorn's own keep-alive timer) has
 `header_timeout_s` to bring a whole request head, however its bytes are spread. Bodies: gateway/api/body.py.
-A client that takes nothing of its answers for as long is dropped; of a stream: gateway/api/sse.py. Clients that have ended
-their side: half_closed.py; those of HTTP/1.0: until_close.py."""
+A client that takes its answers too slowly (untaken.py) for as long is dropped; of a stream: gateway/api/sse.py.
+Clients that have ended their side: half_closed.py; those of HTTP/1.0: until_close.py."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from gateway.errors import ApiError
 from gateway.server.connection import ClientConnection
 from gateway.server.half_closed import HalfClosed, ended
+from gateway.server.untaken import too_slow, untaken
 from gateway.server.until_close import until_close
 
 MAX_HEAD_BYTES: Final = 64 << 10
@@ -218,27 +219,34 @@ class GatewayProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         answered = not self.pipeline
         self._unread = sys.maxsize
-        if self._unread_timer is None and self.transport.get_write_buffer_size():
-            self._unread_timer = self.loop.call_later(self.header_timeout_s, self._look_at_unread)
+        self._watch_unread()
         super().on_response_complete()
         if self._broken and answered and not self.transport.is_closing():
             self._refuse(self._fault or _improper())
         elif self._eof and answered:
             self.transport.close()
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch_unread()
+
     def resume_writing(self) -> None:
         self._unread = sys.maxsize  # it took something, and more may be written now
         super().resume_writing()
 
+    def _watch_unread(self) -> None:
+        if self._unread_timer is None and self.transport.get_write_buffer_size():
+            self._unread_timer = self.loop.call_later(self.header_timeout_s, self._look_at_unread)
+
     def _look_at_unread(self) -> None:
         """Also while the transport is closing: by itself it would wait for the client without end."""
         self._unread_timer = None
-        left = self.transport.get_write_buffer_size()
-        running = self._running
-        streams = running is not None and running.chunked_encoding and not running.response_complete
-        if left and left >= self._unread and not streams:
+        if not self.transport.get_write_buffer_size():
+            return
+        left = untaken(self.transport)
+        if too_slow(self._unread, left, self.header_timeout_s) and not self._streams:
             self.transport.abort()
-        elif left:
+        else:
             self._unread = left
             self._unread_timer = self.loop.call_later(self.header_timeout_s, self._look_at_unread)
 
@@ -305,6 +313,14 @@ class GatewayProtocol(HttpToolsProtocol):
         cycle.scope["extensions"]["catalejo.connection"].tell_gone()  # type: ignore[attr-defined]
         cycle.waiting_for_100_continue = False
         cycle.message_event.set()
+
+    @property
+    def _streams(self) -> bool:
+        """Who writes the answer looks after its client."""
+        running = self._running
+        if running is None or running.response_complete:
+            return False
+        return bool(running.scope["extensions"]["catalejo.connection"].nothing)  # type: ignore[attr-defined]
 
     @property
     def _served(self) -> bool:

@@ -33,9 +33,9 @@ def request(fields: dict[str, Any], *, close: bool = True) -> bytes:
     return f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
 
 
-async def connect(stack: Stack) -> socket.socket:
+async def connect(stack: Stack, buffer_bytes: int = 4096) -> socket.socket:
     raw = socket.socket()
-    raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
     raw.setblocking(False)
     await asyncio.get_running_loop().sock_connect(raw, ("127.0.0.1", stack.port))
     return raw
@@ -157,4 +157,26 @@ async def test_slow_readers_of_a_plain_answer_and_of_a_stream_after_it_are_not_d
             received += data
         writer.close()
         assert body_in(received).endswith(b"data: [DONE]\n\n")
+        await stack.settled()
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_client_that_reads_steadily_is_not_dropped_while_the_kernels_buffer_is_full(streamed: bool) -> None:
+    """The kernel takes nothing more from us before a third of its megabytes has gone."""
+    settings = {"server_header_timeout_s": 0.5, "api": {"client_stall_s": 0.5}}
+    async with Stack([LONG if streamed else WIDE], **settings) as stack, asyncio.timeout(120):
+        own = await connect(stack, 1 << 16)
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(own, request(STREAM if streamed else PLAIN))
+        got = b""
+        for _ in range(250):
+            got += await loop.sock_recv(own, 4000)
+            await asyncio.sleep(0.01)
+        got += await rest(own)
+        own.close()
+        if streamed:
+            assert body_in(got).endswith(b"data: [DONE]\n\n")
+        else:
+            head, _, body = got.partition(b"\r\n\r\n")
+            assert len(body) == int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
         await stack.settled()

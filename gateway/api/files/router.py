@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any
 
 import orjson
@@ -13,6 +14,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from gateway.api.body import drop_rest
+from gateway.api.files.content import FileContent
 from gateway.api.files.multipart import OVERHEAD_BYTES, Form, read_form
 from gateway.errors import ApiError
 from gateway.media.files import FileStore, StoredFile
@@ -59,7 +61,8 @@ def create_router(store_of: Callable[[Request], FileStore | None], tenant_of: Ca
 
     @router.get(ROUTE + "/{file_id}/content")
     async def content(request: Request, file_id: str) -> Response:
-        data = await _named(store(request).read(tenant_of(request), file_id, store(request).max_file_bytes))
+        files, tenant = store(request), tenant_of(request)
+        size = (await _named(files.get(tenant, file_id))).bytes
         # Never a guessed type: a browser must not run what a stranger uploaded.
         headers = {
             "content-disposition": "attachment",
@@ -67,7 +70,7 @@ def create_router(store_of: Callable[[Request], FileStore | None], tenant_of: Ca
             "content-security-policy": "default-src 'none'; sandbox",
             "cache-control": "private, no-store",
         }
-        return Response(data, media_type="application/octet-stream", headers=headers)
+        return FileContent(size, partial(files.read_part, tenant, file_id), headers)
 
     @router.delete(ROUTE + "/{file_id}")
     async def remove(request: Request, file_id: str) -> Response:

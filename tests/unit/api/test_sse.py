@@ -50,6 +50,9 @@ class Server:
         if self._told is not None:
             self._told()
 
+    def stalled(self, seconds: float) -> bool:
+        return True
+
     def abort(self) -> None:
         self.notes.append("aborted")
         self.leave()

@@ -35,6 +35,14 @@ class Clock:
         return self.now
 
 
+class Staying:
+    """The connection of a client that does not leave."""
+
+    gone = False
+
+    def watch(self, told: object) -> None: ...
+
+
 @asynccontextmanager
 async def running(clock: Clock | None = None, **changes: Any) -> AsyncIterator[tuple[httpx.AsyncClient, FileStore]]:
     store = FileStore(FileSettings(**changes), MediaMetrics(), clock or Clock())
@@ -47,7 +55,11 @@ async def running(clock: Clock | None = None, **changes: Any) -> AsyncIterator[t
         return JSONResponse(error.body(), error.status, dict(error.headers))
 
     app.add_exception_handler(ApiError, refuse)
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway") as client:
+
+    async def served(scope: Any, receive: Any, send: Any) -> None:
+        await app({**scope, "extensions": {"catalejo.connection": Staying()}}, receive, send)
+
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(served), base_url="http://gateway") as client:
         yield client, store
     await store.close()
 
