@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from engine.wire import LogprobRow
+import orjson
+
 from gateway.api.chat.stream import ChunkStyle
 from gateway.api.generation.run import Run, Update
 from gateway.api.generation.usage import usage_of
@@ -31,7 +32,8 @@ class _Gathered:
     content: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
     calls: dict[int, _Call] = field(default_factory=dict)
-    rows: list[LogprobRow] = field(default_factory=list)
+    rows: list[bytes] = field(default_factory=list)
+    """Logprobs as JSON, made as they come: all at the end would hold the event loop, and as objects they are many times larger."""
     finish: str | None = None
 
     def take(self, update: Update, style: ChunkStyle) -> None:
@@ -48,7 +50,8 @@ class _Gathered:
                 case ToolCallArguments(index, text):
                     self.calls[index].arguments.append(text)
                 case TokenLogprobs(rows):
-                    self.rows.extend(rows)
+                    if style.rows is not None:
+                        self.rows.append(orjson.dumps(style.rows(rows))[1:-1])
                 case StopMatched():
                     pass
         if update.finish is not None:
@@ -80,11 +83,15 @@ async def whole_answer(run: Run, style: ChunkStyle) -> dict[str, Any]:
         await run.deliver(take)
     finally:
         await run.aclose()
+
+    def logprobs(rows: list[bytes]) -> dict[str, Any] | None:
+        return None if style.rows is None else {"content": orjson.Fragment(b"[%b]" % b",".join(rows)), "refusal": None}
+
     choices = [
         {
             "index": i,
             "message": g.message(style.reasoning_fields),
-            "logprobs": None if style.rows is None else {"content": style.rows(g.rows), "refusal": None},
+            "logprobs": logprobs(g.rows),
             "finish_reason": g.finish,
         }
         for i, g in enumerate(gathered)

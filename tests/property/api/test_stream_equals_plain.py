@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import orjson
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -191,7 +193,7 @@ def test_stream_equals_plain(
 
     async def both() -> None:
         got, usage = await streamed(run_of(reads, stop, thinking, len(texts)), len(texts))
-        whole = await whole_answer(run_of([replies], stop, thinking, len(texts)), STYLE)
+        whole = orjson.loads(orjson.dumps(await whole_answer(run_of([replies], stop, thinking, len(texts)), STYLE)))
         assert got == [plain_view(c) for c in whole["choices"]]
         assert usage == whole["usage"]
         assert sum(len(c["rows"]) for c in got) == usage["completion_tokens"]
@@ -201,3 +203,19 @@ def test_stream_equals_plain(
                     json.loads(call["function"]["arguments"])
 
     asyncio.run(both())
+
+
+def test_logprobs_of_a_plain_answer_are_written_as_they_come() -> None:
+    """Symptom: 20,000 tokens with twenty alternatives each were written in one go, and all streams stood still for half a second."""
+    reads: list[list[Reply]] = [[Tokens(0, [97, 98], [(-0.5, 97, []), (-0.25, 98, [])])] for _ in range(50)]
+    reads.append([Finish(0, "stop", Usage(9, 100, 0)), Done()])
+    sizes: list[int] = []
+
+    def rows(given: Any) -> list[dict[str, Any]]:
+        sizes.append(len(given))
+        return TEXTS.chat_rows(given, 0)
+
+    whole = asyncio.run(whole_answer(run_of(reads, (), False, 1), replace(STYLE, rows=rows)))
+    written = orjson.loads(orjson.dumps(whole))["choices"][0]["logprobs"]
+    assert [r["logprob"] for r in written["content"]] == [-0.5, -0.25] * 50
+    assert max(sizes) == 2
