@@ -33,7 +33,7 @@ class _Gathered:
     reasoning: list[str] = field(default_factory=list)
     calls: dict[int, _Call] = field(default_factory=dict)
     rows: list[bytes] = field(default_factory=list)
-    """Logprobs as JSON, made as they come: all at the end would hold the event loop, and as objects they are many times larger."""
+    """Logprobs as JSON, made as they come: all at the end would hold the event loop, and objects are many times larger."""
     finish: str | None = None
 
     def take(self, update: Update, style: ChunkStyle) -> None:

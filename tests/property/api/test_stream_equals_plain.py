@@ -206,7 +206,7 @@ def test_stream_equals_plain(
 
 
 def test_logprobs_of_a_plain_answer_are_written_as_they_come() -> None:
-    """Symptom: 20,000 tokens with twenty alternatives each were written in one go, and all streams stood still for half a second."""
+    """Symptom: 20,000 tokens with alternatives were written in one go, and all streams stood still for half a second."""
     reads: list[list[Reply]] = [[Tokens(0, [97, 98], [(-0.5, 97, []), (-0.25, 98, [])])] for _ in range(50)]
     reads.append([Finish(0, "stop", Usage(9, 100, 0)), Done()])
     sizes: list[int] = []
