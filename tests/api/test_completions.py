@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import orjson
 import pytest
 
+from gateway.api.completions.echo import STEP_TOKENS
 from gateway.prompt import Checkpoint
 from tests.api.harness import MODEL, TINY, Answer, Events, Stack, read_events
 
@@ -187,3 +189,23 @@ async def test_many_ids_with_a_wrong_one_are_refused(prompt: Any, param: str) ->
         answer = await complete(s, prompt)
         assert answer.status == 400 and answer.error["param"].startswith(param), answer.raw
         assert not s.engine.requests()
+
+
+async def test_a_long_prompt_is_echoed_whole_to_every_choice(stack: Stack) -> None:
+    """Longer than one step of the work; characters of several tokens lie over the steps' edges."""
+    checkpoint = Checkpoint.load(TINY)
+    prompt = checkpoint.encode_plain("a猫é👩‍👩‍👧 ") * 300
+    assert len(prompt) > 2 * STEP_TOKENS
+    stack.engine.script([{"pieces": ["b", "c"]}])
+    fields: dict[str, Any] = {"n": 2, "echo": True, "logprobs": 1, "max_tokens": 10}
+    answer = await complete(stack, prompt, **fields)
+    events = await stream(stack, prompt, **fields)
+    for index, choice in enumerate(answer.json["choices"]):
+        rows, length = choice["logprobs"], len(prompt) + 2
+        assert choice["text"] == checkpoint.decode(prompt) + "bc" == text_of(events, index)
+        assert {key: len(values) for key, values in rows.items()} == dict.fromkeys(rows, length)
+        assert rows["token_logprobs"][: len(prompt)] == rows["top_logprobs"][: len(prompt)] == [None] * len(prompt)
+        assert all(rows["token_logprobs"][len(prompt) :])
+        places = [0, *itertools.accumulate(map(len, rows["tokens"]))]
+        assert rows["text_offset"] == places[:-1]
+        assert rows["tokens"][-2:] == ["b", "c"]

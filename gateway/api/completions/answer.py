@@ -6,7 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
+
 from engine.wire import LogprobRow
+from gateway.api.completions.echo import Echo, echo_of
+from gateway.api.completions.rows import Rows, joined
 from gateway.api.generation.logprobs import finite
 from gateway.api.generation.run import Run, Update
 from gateway.parsing.events import ContentDelta, ReasoningDelta, TokenLogprobs
@@ -21,55 +25,64 @@ class Style:
 
 
 class ChoiceWriter:
-    """One choice's pieces. `take` gives what is new: (text, logprobs object or None). Prompt and token texts are the
+    """One choice's pieces. `take` gives what is new: (text, rows of logprobs or None). Prompt and token texts are the
     run's, which may change model before its first update."""
 
-    def __init__(self, style: Style, run: Run) -> None:
+    def __init__(self, style: Style, run: Run, echo: Echo | None = None) -> None:
+        """`echo`: of the run's prompt as it is now, shared by its choices."""
         self._style = style
         self._run = run
+        self._echo = echo
         self._offset = 0
         self._begun = False
         self._rows: list[LogprobRow] = []
 
-    def take(self, update: Update) -> tuple[str, dict[str, Any] | None]:
+    def take(self, update: Update) -> tuple[str, Rows | None]:
         text = ""
         for event in update.events:
             if isinstance(event, (ContentDelta, ReasoningDelta)):
                 text += event.text
             elif isinstance(event, TokenLogprobs):
                 self._rows.extend(event.rows)
-        echoed: Sequence[int] = ()
-        if not self._begun:
-            self._begun = True
-            echoed = self._run.opened.prompt.tolist() if self._style.echo else ()
-        before = self._run.opened.texts.text_of(echoed)
-        if self._style.logprobs is None or not (text or before or update.finish):
-            return before + text, None
-        return before + text, self._logprobs(echoed)
+        echo = self._echo_now() if not self._begun else None
+        self._begun = True
+        if echo is not None:
+            text = echo.text + text
+        if self._style.logprobs is None or not (text or update.finish):
+            return text, None
+        rows = self._new_rows(echo.characters if echo is not None else 0)
+        return text, rows if echo is None else joined([echo.rows, rows])
 
-    def _logprobs(self, echoed: Sequence[int]) -> dict[str, Any]:
+    def _echo_now(self) -> Echo | None:
+        if not self._style.echo:
+            return None
+        opened = self._run.opened
+        if self._echo is None or self._echo.prompt is not opened.prompt:  # another model took it
+            return echo_of(opened.texts, opened.prompt)
+        return self._echo
+
+    def _new_rows(self, echoed_characters: int) -> Rows:
         texts, top = self._run.opened.texts, self._style.logprobs or 0
-        out: dict[str, list[Any]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
-        rows: list[tuple[int, float | None, dict[str, float] | None]] = [(i, None, None) for i in echoed]
+        self._offset += echoed_characters
+        tokens: list[str] = []
+        logprobs: list[float] = []
+        best: list[dict[str, float] | None] = []
+        offsets: list[int] = []
         for logprob, token, alternatives in self._rows:
-            best = {texts.of(t)[0]: finite(p) for p, t in alternatives[:top]}
-            if token not in {t for _, t in alternatives[:top]}:
-                best.setdefault(texts.of(token)[0], finite(logprob))
-            rows.append((token, finite(logprob), best if top else None))
-        self._rows.clear()
-        for token, logprob_or_none, best_or_none in rows:
             piece = texts.of(token)[0]
-            out["tokens"].append(piece)
-            out["token_logprobs"].append(logprob_or_none)
-            out["top_logprobs"].append(best_or_none)
-            out["text_offset"].append(self._offset)
+            tokens.append(piece)
+            logprobs.append(finite(logprob))
+            offsets.append(self._offset)
             self._offset += len(piece)
-        return out
-
-
-def join_logprobs(pieces: Sequence[dict[str, Any] | None]) -> dict[str, Any] | None:
-    given = [p for p in pieces if p is not None]
-    return {k: [v for p in given for v in p[k]] for k in given[0]} if given else None
+            if not top:
+                best.append(None)
+                continue
+            chosen = {texts.of(t)[0]: finite(p) for p, t in alternatives[:top]}
+            if token not in {t for _, t in alternatives[:top]}:
+                chosen.setdefault(piece, finite(logprob))
+            best.append(chosen)
+        self._rows.clear()
+        return tuple(orjson.dumps(values)[1:-1] for values in (tokens, logprobs, best, offsets))
 
 
 def usage_of_all(runs: Sequence[Run]) -> dict[str, Any]:

@@ -12,8 +12,9 @@ from starlette.responses import Response
 
 from gateway.api import sse
 from gateway.api.body import read_body, require_json
-from gateway.api.completions.answer import ChoiceWriter, join_logprobs, usage_of_all
+from gateway.api.completions.answer import ChoiceWriter, usage_of_all
 from gateway.api.completions.protocol import CompletionRequest
+from gateway.api.completions.rows import Rows, shown
 from gateway.api.completions.serving import ROUTE, deliver_all
 from gateway.api.connection import connection_of
 from gateway.api.context import context_of
@@ -68,7 +69,7 @@ def _chunks(
         text, rows = writers[update.index].take(update)
         if not text and rows is None and update.finish is None:
             continue
-        choice = {"index": update.index, "text": text, "logprobs": rows, "finish_reason": update.finish}
+        choice = {"index": update.index, "text": text, "logprobs": shown([rows]), "finish_reason": update.finish}
         model = runs[0].opened.told
         usage = {"usage": usage_of_all(runs)} if asked.continuous_usage else {}
         yield sse.event({**head, "model": model, "choices": [choice], **usage})
@@ -78,7 +79,7 @@ async def _whole(
     asked: CompletionRequest, head: dict[str, Any], runs: list[Run], writers: list[ChoiceWriter]
 ) -> dict[str, Any]:
     texts: list[list[str]] = [[] for _ in writers]
-    logprobs: list[list[dict[str, Any] | None]] = [[] for _ in writers]
+    logprobs: list[list[Rows | None]] = [[] for _ in writers]
     finishes: list[str | None] = [None] * len(writers)
 
     def take(updates: list[Update]) -> bool:
@@ -94,7 +95,7 @@ async def _whole(
     finally:
         await _close(runs)
     choices = [
-        {"index": i, "text": "".join(t), "logprobs": join_logprobs(p), "finish_reason": f}
+        {"index": i, "text": "".join(t), "logprobs": shown(p), "finish_reason": f}
         for i, (t, p, f) in enumerate(zip(texts, logprobs, finishes, strict=True))
     ]
     return {**head, "model": runs[0].opened.told, "choices": choices, "usage": usage_of_all(runs)}

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from gateway.api.completions.answer import ChoiceWriter, Style
+from gateway.api.completions.echo import STEP_TOKENS, Echo, echo_of
 from gateway.api.completions.protocol import CompletionRequest, Prompt, TokenIds, put_back
 from gateway.api.context import RequestContext
 from gateway.api.generation.fields import check_unknown
@@ -19,7 +20,7 @@ from gateway.api.generation.formats import response_format_of
 from gateway.api.generation.plan import Plan
 from gateway.api.generation.run import Run, Take, Update, at_once
 from gateway.api.generation.sampling import priority_of, sampling_of
-from gateway.api.generation.sending import LARGE_PROMPT_TOKENS
+from gateway.api.generation.sending import LARGE_PROMPT_TOKENS, timed
 from gateway.api.generation.served import ServedModel
 from gateway.api.generation.service import GenerationService
 from gateway.api.large import parse_any
@@ -66,8 +67,22 @@ class CompletionService(GenerationService):
         with_ids = not all(isinstance(prompt, str) for prompt in prompts)
         runs = await self._open(request, context, request.user or "", plans_of, with_ids=with_ids)
         style = Style(request.logprobs, bool(request.echo))
-        writers = [ChoiceWriter(style, run) for run in runs for _ in range(request.n or 1)]
+        try:
+            echoes = [await self._echo(run) if request.echo else None for run in runs]
+        except BaseException:
+            for run in runs:
+                await run.aclose()
+            raise
+        writers = [
+            ChoiceWriter(style, run, echo)
+            for run, echo in zip(runs, echoes, strict=True)
+            for _ in range(request.n or 1)
+        ]
         return runs, writers
+
+    async def _echo(self, run: Run) -> Echo:
+        texts, prompt = run.opened.texts, run.opened.prompt
+        return await timed(self._metrics, "echo", len(prompt) > STEP_TOKENS, lambda: echo_of(texts, prompt))
 
     def head(self) -> dict[str, Any]:
         """What every chunk begins with, but for the model."""

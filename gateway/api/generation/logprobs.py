@@ -30,9 +30,6 @@ class TokenTexts:
             known = self._seen[token] = raw.decode("utf-8", "replace"), list(raw)
         return known
 
-    def text_of(self, ids: Iterable[int]) -> str:
-        return b"".join(bytes(self.of(i)[1]) for i in ids).decode("utf-8", "replace")
-
     def _bytes(self, token: int) -> bytes:
         table = self._checkpoint.vocabulary.token_bytes
         return table[token] if 0 <= token < len(table) else b""
