@@ -12,7 +12,7 @@ from gateway.media.residency import Residency
 from gateway.metrics import Metrics, child
 from gateway.routing.outliers import Recent
 from gateway.routing.settings import EngineEndpoint, RoutingSettings
-from gateway.upstream.client import EngineClient, EngineStatus
+from gateway.upstream.client import REFUSES, EngineClient, EngineStatus
 
 log = logging.getLogger("catalejo.routing")
 MOST_EJECTIONS: Final = 10
@@ -166,7 +166,7 @@ class Worker:
 
     def unreachable(self) -> bool:
         """Nothing listens at the engine: it is lost until a health check finds it. Returns whether it was lost just now."""
-        return self.take_status(EngineStatus(healthy=False, detail="it refuses connections"))
+        return self.take_status(EngineStatus(healthy=False, detail=REFUSES))
 
     def _set_healthy(self, healthy: bool, detail: str) -> None:
         if healthy and not self.healthy:

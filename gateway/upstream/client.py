@@ -38,6 +38,7 @@ from gateway.upstream.stream import EngineTimeout, GenerationStream, Phase
 
 MAX_REFUSAL_BYTES: Final = 64 << 10
 Buffers = list[bytes | memoryview]
+REFUSES: Final = "it refuses connections"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +131,8 @@ class EngineClient:
             raise EngineTimeout(phase, times.total_timeout_s if phase == "total" else limits[phase]) from None
         except OSError as e:
             self._count("unreachable")
-            refused = f"[Errno {errno.ECONNREFUSED}]" in str(e)  # several addresses tried: asyncio joins the texts
-            raise EngineUnreachable(f"the engine cannot be reached ({type(e).__name__})", refused=refused) from None
+            message = f"the engine cannot be reached ({type(e).__name__})"
+            raise EngineUnreachable(message, refused=_refused(e)) from None
         self._count(str(response.status))
         if response.status == 200:
             reader = StockReader() if self.stock else ReplyReader()
@@ -166,7 +167,8 @@ class EngineClient:
                 async with self._session.get(self.url + "/v1/loads", **self._control) as response:
                     loads = orjson.loads(await response.read()) if response.status == 200 else {}
         except (aiohttp.ClientError, OSError, TimeoutError, orjson.JSONDecodeError) as e:
-            return EngineStatus(False, detail=type(e).__name__, silent=isinstance(e, TimeoutError))
+            detail = REFUSES if isinstance(e, OSError) and _refused(e) else type(e).__name__
+            return EngineStatus(False, detail=detail, silent=isinstance(e, TimeoutError))
         if not isinstance(info, dict):
             return EngineStatus(False, detail="/model_info is not an object")
         self.stock = "model_path" in info and not info.get("catalejo")
@@ -295,3 +297,9 @@ def _client_param(param: Any) -> str | None:
         return None
     name = param.removeprefix("sampling.")
     return {"sampling_seed": "seed", "max_new_tokens": "max_tokens", "grammar.value": "response_format"}.get(name, name)
+
+
+def _refused(error: OSError) -> bool:
+    """Whether nothing listens there. Where several addresses were tried asyncio joins the texts."""
+    cause = getattr(error, "os_error", error)  # aiohttp's own
+    return f"[Errno {errno.ECONNREFUSED}]" in str(cause)

@@ -120,6 +120,21 @@ async def test_no_engines_at_all_is_a_503_and_not_ready() -> None:
         assert (await stack.chat("Hi")).message["content"] == "quick"
 
 
+async def test_an_engine_that_is_not_up_yet_is_said_to_refuse_connections_in_one_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Symptom: the first lines of `make serve` named a class of Python, "ClientConnectorError"."""
+    caplog.set_level("WARNING", "catalejo.routing")
+    async with slow_and_quick() as (stack, slow, quick):
+        await quick.stop()
+        router_of(stack).set_engines([endpoint(slow, "a"), EngineEndpoint(url=quick.url, name="b")])
+        worker = next(w for w in router_of(stack).workers if w.name == "b")
+        await until(lambda: worker.asked)
+        await stack.chat("Hi")
+        told = [r.getMessage() for r in caplog.records if "engine b" in r.getMessage()]
+        assert told == ["engine b is not usable: it refuses connections"]
+
+
 async def test_engines_that_come_and_go_leave_a_bounded_number_of_series() -> None:
     async with MockEngine(TINY, QUICK) as engine:
         async with Stack(engines=[{"url": engine.url, "name": "pod-0"}], routing=ROUTING) as stack:
