@@ -8,7 +8,7 @@
 struct window {
   uint64_t value; /* less what was subtracted */
   const uint8_t *next;
-  uint32_t range; /* less 1 */
+  uint64_t range; /* less 1 */
   int bits;       /* below the first 8 */
 };
 
@@ -52,7 +52,7 @@ ALWAYS_INLINE void need(struct window *w, int bits) {
 ALWAYS_INLINE void narrow_window(struct window *w, uint64_t low, uint64_t width) {
   const int shift = __builtin_clzll(width);
   w->value = (w->value - low) << shift;
-  w->range = (uint32_t)(width << shift >> 56) - 1;
+  w->range = (width << shift >> 56) - 1;
   w->bits -= shift;
 }
 
@@ -80,10 +80,10 @@ ALWAYS_INLINE ptrdiff_t block(VP8BitReader *br, struct window *at, const struct 
     const uint64_t plus = zero + (half << one_at), larger = zero + ((2 * half - 1 + odd) << one_at);
     uint64_t low = (uint64_t)token->end << 56;
     if (__builtin_expect(w.value >= larger, 0)) {
-      const ptrdiff_t index = token - blocks->first;
+      const size_t index = (size_t)(token - blocks->first);
       const uint8_t *const p = blocks->tokens->probabilities[blocks->kind][index / ROW];
       narrow_window(&w, larger, ((uint64_t)((token->range & 127) + 128) << 56) - larger);
-      struct reader r = {.value = w.value >> (56 - w.bits), .range = w.range, .bits = w.bits};
+      struct reader r = {.value = w.value >> (56 - w.bits), .range = (uint32_t)w.range, .bits = w.bits};
       br->buf = w.next;
       const int v = two_or_more(br, &r, p);
       out[step->at] = (int16_t)with_sign(br, &r, v);
@@ -121,7 +121,7 @@ ALWAYS_INLINE ptrdiff_t block(VP8BitReader *br, struct window *at, const struct 
   }
   const ptrdiff_t n = step - blocks->step;
   if (step->place == &blocks->tokens->past) {
-    w.range = (token->range & 127) + 127;
+    w.range = (token->range & 127u) + 127;
   } else {
     narrow_window(&w, 0, (uint64_t)token->end << 56);
   }
@@ -212,7 +212,7 @@ static int residuals(const struct tokens *tokens, VP8Decoder *decoder, VP8BitRea
   data->dither = data->non_zero_uv & 0xaaaa ? 0 : (uint8_t)matrix->dither;
   br->value = w.value >> (56 - w.bits);
   br->bits = w.bits;
-  br->range = w.range;
+  br->range = (uint32_t)w.range;
   br->buf = w.next;
   return !(luma | chroma);
 }

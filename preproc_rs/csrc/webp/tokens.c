@@ -55,11 +55,11 @@ void catalejo_webp_fill_tokens(struct tokens *tokens, const VP8Decoder *decoder)
   for (int k = 0; k < KINDS; k++) {
     struct kind *const kind = &tokens->kinds[k];
     const VP8BandProbas *const *const bands = decoder->proba.bands_ptr[k];
-    const uint8_t **rows = tokens->probabilities[k];
+    uint8_t(*rows)[16] = tokens->probabilities[k];
     for (int context = 0; context < 3; context++) {
       const uint8_t *const p = bands[k == 0]->probas[context]; /* kind 0 begins behind its DC */
       fill(kind->first[context], 1, p, 1);
-      for (int i = 0; i < 128 / ROW; i++) *rows++ = p;
+      for (int i = 0; i < 128 / ROW; i++) memcpy(*rows++, p, NUM_PROBAS);
     }
     for (int b = 0; b < BANDS; b++) {
       struct place *const place = &kind->bands[b];
@@ -67,7 +67,7 @@ void catalejo_webp_fill_tokens(struct tokens *tokens, const VP8Decoder *decoder)
       fill(place->zero, 1, p[0], 0);
       fill(place->one, 2, p[1], 1);
       fill(place->larger, 2, p[2], 1);
-      for (int i = 0; i < 4; i++) *rows++ = p[i < 2 ? 0 : i - 1];
+      for (int i = 0; i < 4; i++) memcpy(*rows++, p[i < 2 ? 0 : i - 1], NUM_PROBAS);
     }
     for (int n = 0; n < 16; n++) tokens->steps[k][n] = (struct step){&kind->bands[bands[n] - decoder->proba.bands[k]], zigzag[n]};
     tokens->steps[k][16] = (struct step){&tokens->past, 0};

@@ -44,8 +44,8 @@ struct tokens {
     const struct place *place;
     ptrdiff_t at;
   } steps[KINDS][16 + 1];
-  /* Probabilities of the symbols of each `ROW` tokens of a kind. */
-  const uint8_t *probabilities[KINDS][sizeof(struct kind) / sizeof(struct token) / ROW];
+  /* Of the symbols of each `ROW` tokens of a kind: a copy, so that one address follows from the other. */
+  uint8_t probabilities[KINDS][sizeof(struct kind) / sizeof(struct token) / ROW][16];
 };
 
 /* Fills `tokens` from the probabilities of a frame's header. */
