@@ -1,6 +1,7 @@
 /* A macroblock's coefficients by the tables of tokens.h. Symbols that these do not hold are read one by one. */
 
 #include <immintrin.h>
+
 #include "coefficients.h"
 #include "tokens.h"
 
@@ -15,7 +16,7 @@ struct window {
 /* Bits: a symbol takes at most 7, a sign one. */
 enum {
   SYMBOL = 7,
-  TOKEN = 3 * SYMBOL + 1,      /* end, zero, larger, sign */
+  TOKEN = 3 * SYMBOL + 1,        /* end, zero, larger, sign */
   VALUE = (7 + 11) * SYMBOL + 1, /* of the last category, with its extra bits */
 };
 
@@ -76,6 +77,7 @@ ALWAYS_INLINE ptrdiff_t block(VP8BitReader *br, struct window *at, const struct 
   const struct step *step = blocks->step;
   for (;;) {
     need(&w, TOKEN);
+    /* What the next token's address waits for comes from the fewest steps; the compiler would make branches of the choice. */
     const uint64_t zero = (uint64_t)token->zero << 49, one_at = token->one_at, half = token->half, odd = token->range >> 7;
     const uint64_t plus = zero + (half << one_at), larger = zero + ((2 * half - 1 + odd) << one_at);
     uint64_t low = (uint64_t)token->end << 56;
@@ -155,14 +157,15 @@ ALWAYS_INLINE uint32_t row_of(VP8BitReader *br, struct window *w, const struct b
   return codes;
 }
 
-/* Bits of 4 luma, 2 U and 2 V blocks: which of the blocks above or to the left have coefficients. */
+/* Which of the 4 luma, 2 U and 2 V blocks above or to the left have coefficients: libwebp's bits, a byte each. (BMI2's own
+ * instructions for it are slow on older AMD CPUs.) */
 struct neighbours {
   uint8_t has[8];
 };
 
 ALWAYS_INLINE struct neighbours unpacked(uint64_t bits) {
   struct neighbours n;
-  const uint64_t bytes = _pdep_u64(bits, 0x0101010101010101);
+  const uint64_t bytes = ((bits * 0x0101010101010101 & 0x8040201008040201) + 0x7f7f7f7f7f7f7f7f) >> 7 & 0x0101010101010101;
   memcpy(&n, &bytes, sizeof n);
   return n;
 }
@@ -170,10 +173,10 @@ ALWAYS_INLINE struct neighbours unpacked(uint64_t bits) {
 ALWAYS_INLINE uint8_t packed(const struct neighbours *n) {
   uint64_t bytes;
   memcpy(&bytes, n, sizeof bytes);
-  return (uint8_t)_pext_u64(bytes, 0x0101010101010101);
+  return (uint8_t)(bytes * 0x0102040810204080 >> 56);
 }
 
-/* ParseResiduals; whether there is nothing. */
+/* libwebp's ParseResiduals (RFC 6386, section 13.3); whether there is nothing. */
 static int residuals(const struct tokens *tokens, VP8Decoder *decoder, VP8BitReader *br) {
   VP8MB *const above = decoder->mb_info + decoder->mb_x, *const before = decoder->mb_info - 1;
   VP8MBData *const data = decoder->mb_data + decoder->mb_x;

@@ -54,7 +54,8 @@ static int decode(VP8Decoder *decoder, VP8Io *io, struct tokens *tokens) {
   return VP8ExitCritical(decoder, io) && ok;
 }
 
-/* The whole file in `data`, with tokens from tables or by symbols; a VP8StatusCode. VP8_STATUS_USER_ABORT: another size than announced, or `take` said 0. */
+/* The whole file in `data`, with tokens from tables or by symbols; a VP8StatusCode. VP8_STATUS_USER_ABORT: another size than
+ * announced, or `take` said 0. */
 int catalejo_webp_decode(const uint8_t *data, size_t size, int width, int height, int tables, take_rows take, void *user) {
   WebPHeaderStructure headers = {.data = data, .data_size = size, .have_all_data = 1};
   const VP8StatusCode status = WebPParseHeaders(&headers);
