@@ -70,7 +70,7 @@ ALWAYS_INLINE struct blocks blocks_of(const struct tokens *tokens, int kind) {
 }
 
 /* Coefficients of one 4x4 block, not yet dequantised, into `out`; how many, with the zeros before the last. */
-ALWAYS_INLINE ptrdiff_t block(VP8BitReader *br, struct window *at, const struct blocks *blocks, size_t context, int16_t *out) {
+ALWAYS_INLINE uint8_t block(VP8BitReader *br, struct window *at, const struct blocks *blocks, size_t context, int16_t *out) {
   struct window w = *at;
   need(&w, 48);
   const struct token *token = blocks->first + (128 * context + w.range - 127);
@@ -121,21 +121,27 @@ ALWAYS_INLINE ptrdiff_t block(VP8BitReader *br, struct window *at, const struct 
     *to = (int16_t)coefficient;
     token = next;
   }
-  const ptrdiff_t n = step - blocks->step;
-  if (step->place == &blocks->tokens->past) {
+  if (__builtin_expect(token->end == PAST, 0)) {
     w.range = (token->range & 127u) + 127;
   } else {
     narrow_window(&w, 0, (uint64_t)token->end << 56);
   }
   *at = w;
-  return n;
+  return (uint8_t)(step - blocks->step);
 }
 
 /* 2 bits that choose a block's inverse transform: nothing, DC, up to three coefficients, more. `n`: the position behind the
  * last one. */
-ALWAYS_INLINE uint32_t code_of(ptrdiff_t n, int16_t dc) {
+ALWAYS_INLINE uint32_t code_of(int n, int16_t dc) {
   static const uint8_t codes[17] = {0, 0, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3};
   return codes[n] | (uint32_t)((n < 2) & (dc != 0));
+}
+
+/* Those of `count` blocks, the first one's at the top. */
+ALWAYS_INLINE uint32_t codes_of(int count, const uint8_t *n, int first, const int16_t *out) {
+  uint32_t codes = 0;
+  for (int i = 0; i < count; i++) codes = codes << 2 | code_of(n[i] + first, out[16 * i]);
+  return codes;
 }
 
 ALWAYS_INLINE void dequantise(int16_t *out, int dc, int ac) {
@@ -143,18 +149,16 @@ ALWAYS_INLINE void dequantise(int16_t *out, int dc, int ac) {
   _mm256_storeu_si256((__m256i *)out, _mm256_mullo_epi16(factors, _mm256_loadu_si256((const __m256i *)out)));
 }
 
-/* A row of `across` blocks; their codes behind `codes`. `above` and `left`: has the neighbour coefficients? */
-ALWAYS_INLINE uint32_t row_of(VP8BitReader *br, struct window *w, const struct blocks *blocks, int across, uint8_t *above,
-                              uint8_t *left, int dc, int16_t *out, uint32_t codes) {
-  const int first = blocks->kind == 0;
+/* A row of `across` blocks; their counts into `counts`. `above` and `left`: has the neighbour coefficients? What can wait is not
+ * done here: a block ends with a branch that is seldom predicted, and behind it the next one should begin at once. */
+ALWAYS_INLINE void row_of(VP8BitReader *br, struct window *w, const struct blocks *blocks, int across, uint8_t *above,
+                          uint8_t *left, int16_t *out, uint8_t *counts) {
   size_t has = *left;
-  for (int x = 0; x < across; x++, out += 16) {
-    const ptrdiff_t n = block(br, w, blocks, has + above[x], out);
-    above[x] = (uint8_t)(has = n > 0);
-    codes = codes << 2 | code_of(n + first, (int16_t)(out[0] * dc));
+  for (int x = 0; x < across; x++) {
+    counts[x] = block(br, w, blocks, has + above[x], out + 16 * x);
+    above[x] = (uint8_t)(has = counts[x] > 0);
   }
   *left = (uint8_t)has;
-  return codes;
 }
 
 /* Which of the 4 luma, 2 U and 2 V blocks above or to the left have coefficients: libwebp's bits, a byte each. (BMI2's own
@@ -189,7 +193,7 @@ static int residuals(const struct tokens *tokens, VP8Decoder *decoder, VP8BitRea
   if (!data->is_i4x4) {
     const struct blocks dc_block = blocks_of(tokens, 1);
     int16_t dc[16] = {0};
-    const ptrdiff_t n = block(br, &w, &dc_block, above->nz_dc + before->nz_dc, dc);
+    const int n = block(br, &w, &dc_block, above->nz_dc + before->nz_dc, dc);
     dequantise(dc, matrix->y2_mat[0], matrix->y2_mat[1]);
     above->nz_dc = before->nz_dc = n > 0;
     if (n > 1) {
@@ -200,14 +204,15 @@ static int residuals(const struct tokens *tokens, VP8Decoder *decoder, VP8BitRea
     dc_factor = 1;
   }
   struct neighbours top = unpacked(above->nz), left = unpacked(before->nz);
-  uint32_t luma = 0, chroma = 0;
-  for (int y = 0; y < 4; y++) luma = row_of(br, &w, &blocks, 4, top.has, &left.has[y], dc_factor, out + 64 * y, luma);
+  uint8_t counts[24];
+  for (int y = 0; y < 4; y++) row_of(br, &w, &blocks, 4, top.has, &left.has[y], out + 64 * y, counts + 4 * y);
   blocks = blocks_of(tokens, 2);
   for (int y = 4; y < 8; y++) {
-    chroma = row_of(br, &w, &blocks, 2, &top.has[y < 6 ? 4 : 6], &left.has[y], matrix->uv_mat[0], out + 128 + 32 * y, chroma);
+    row_of(br, &w, &blocks, 2, &top.has[y < 6 ? 4 : 6], &left.has[y], out + 128 + 32 * y, counts + 8 + 2 * y);
   }
   for (int i = 0; i < 16; i++) dequantise(out + 16 * i, dc_factor, matrix->y1_mat[1]);
   for (int i = 16; i < 24; i++) dequantise(out + 16 * i, matrix->uv_mat[0], matrix->uv_mat[1]);
+  const uint32_t luma = codes_of(16, counts, !data->is_i4x4, out), chroma = codes_of(8, counts + 16, 0, out + 256);
   above->nz = packed(&top);
   before->nz = packed(&left);
   data->non_zero_y = luma;

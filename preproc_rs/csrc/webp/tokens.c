@@ -44,10 +44,10 @@ static void fill(struct token *row, int step, const uint8_t *p, int may_end) {
   for (uint32_t range = 127; range < 255; range += (uint32_t)step) *row++ = token_of(range, p, may_end);
 }
 
-/* Nothing reaches 255: all of the range ends the block. */
+/* Nothing reaches `PAST`: all of the range ends the block. */
 static void fill_past(struct token *row, int step) {
   for (uint32_t range = 127; range < 255; range += (uint32_t)step) {
-    *row++ = (struct token){.zero = 255 << 7, .half = 64, .one_at = 48, .end = 255, .range = (uint8_t)(range - 127)};
+    *row++ = (struct token){.zero = PAST << 7, .half = 64, .one_at = 48, .end = PAST, .range = (uint8_t)(range - 127)};
   }
 }
 

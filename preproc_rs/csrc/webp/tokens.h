@@ -31,14 +31,14 @@ struct place {
   struct token zero[128], one[64], larger[64];
 };
 
-enum { KINDS = 4, BANDS = 8, ROW = 64 };
+enum { KINDS = 4, BANDS = 8, ROW = 64, PAST = 255 };
 
 struct tokens {
   struct kind {
     struct token first[3][128]; /* by the number of neighbours with coefficients */
     struct place bands[BANDS];
   } kinds[KINDS];
-  struct place past; /* behind the last position: every token is an end */
+  struct place past; /* behind the last position: every token is an end, at the border `PAST` that no other has */
   /* By position: what it looks like, and where it lies in the block. */
   struct step {
     const struct place *place;
