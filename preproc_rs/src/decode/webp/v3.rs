@@ -38,8 +38,8 @@ pub fn available() -> bool {
         && is_x86_feature_detected!("f16c")
 }
 
-/// Bytes of a file worth the tables: filling them takes as long as they save in some 16 KiB.
-const WORTH_TABLES: usize = 32 << 10;
+/// Bytes of a file worth the tables: filling them takes about as long as they save in these.
+const WORTH_TABLES: usize = 16 << 10;
 
 /// Decodes a file whose header said `width` x `height`, lossy, no alpha, no animation.
 pub fn decode(job: &Job<'_>, width: usize, height: usize, target: &mut dyn Target) -> Result<()> {
