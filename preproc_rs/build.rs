@@ -78,7 +78,7 @@ fn webp_v3() {
     for name in ["dec/frame_dec.c", "dsp/dec.c", "dsp/dec_sse2.c", "dsp/dec_sse41.c"] {
         build.file(libwebp.join("src").join(name));
     }
-    for name in ["vp8_dec.c", "tree_dec.c", "shim.c"] {
+    for name in ["vp8_dec.c", "tree_dec.c", "tokens.c", "macroblock.c", "shim.c"] {
         build.file(format!("csrc/webp/{name}"));
     }
     build.include(&libwebp).include("csrc/webp").opt_level(3).compile("catalejo_webp_v3");

@@ -5,7 +5,8 @@ set -euo pipefail
 cd "$(dirname "$0")"
 target=${1:?TARGET: image, webp, exif, data_url or video}
 export CC=clang CXX=clang++
-export CFLAGS="-fsanitize=fuzzer-no-link,address -fno-omit-frame-pointer -g1" CXXFLAGS="$CFLAGS"
+export CFLAGS="-fsanitize=fuzzer-no-link,address -fno-omit-frame-pointer -g1"
+export CXXFLAGS=$CFLAGS
 # A test of impossible allocations wants null, not an end; leaks inside libav are not ours to judge.
 export ASAN_OPTIONS=allocator_may_return_null=1:detect_odr_violation=0
 [ -d "corpus/$target" ] || ./seed.sh

@@ -18,6 +18,9 @@ python3 - <<'PY' || echo "no seeds of lossy WebP, TIFF and AVIF: python3 has no 
 import random
 from PIL import Image
 random.seed(0)
+for quality in (10, 60, 95):  # large enough for tables of tokens
+    noise = Image.frombytes("RGB", (160, 120), random.randbytes(3 * 160 * 120))
+    noise.save(f"corpus/webp/noise_{quality}.webp", quality=quality)
 for i, size in enumerate([(1, 1), (15, 33), (40, 24), (64, 64), (97, 50)]):
     picture = Image.frombytes("RGB", (8, 8), random.randbytes(192)).resize(size, Image.Resampling.BICUBIC)
     for quality in (1, 50, 95):

@@ -1,8 +1,6 @@
 /* The boolean decoder of VP8 on registers: a copy of libwebp's bit reader is taken at the start of a block, used and put
  * back, with the same meaning of every field.
  *
- * Each symbol waits for the range that the one before it left. The next range is therefore looked up (one load) instead
- * of multiplied, compared and shifted out; the product is only needed for the comparison, which branch prediction hides.
  * The end of the data is met lazily, exactly where libwebp meets it: `eof` refuses files, so it may not come early. */
 
 #ifndef CATALEJO_WEBP_BOOL_READER_H_
@@ -15,16 +13,12 @@
 
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
-/* [probability][range - 1 - 127] after a zero bit, and 128 further after a one. `range - 1` is 127 to 254. */
-extern uint8_t catalejo_webp_ranges[257][256];
-
 struct reader {
   uint64_t value; /* bits + 8 bits of the stream, less what was subtracted */
   uint32_t range; /* less 1 */
   int bits;       /* below 0: fetch before the next symbol */
   /* Of the symbol at hand: */
   uint32_t split, top;
-  const uint8_t *next;
 };
 
 ALWAYS_INLINE struct reader open_reader(const VP8BitReader *br) {
@@ -70,7 +64,6 @@ ALWAYS_INLINE void fetch(VP8BitReader *br, struct reader *r) {
 /* Looks at the next symbol, 0 with probability p / 256. One of took_0, took_1 must follow. */
 ALWAYS_INLINE int is_1(VP8BitReader *br, struct reader *r, uint32_t p) {
   if (__builtin_expect(r->bits < 0, 0)) fetch(br, r);
-  r->next = &catalejo_webp_ranges[p][0] - 127;
   r->split = (r->range * p) >> 8;
   r->top = (uint32_t)(r->value >> r->bits);
   return r->top > r->split;
@@ -79,15 +72,18 @@ ALWAYS_INLINE int is_1(VP8BitReader *br, struct reader *r, uint32_t p) {
 /* Bits by which a range of 1 to 255 is shifted to fill its byte. */
 ALWAYS_INLINE int shift_of(uint32_t range) { return __builtin_clz(range) ^ 24; }
 
-ALWAYS_INLINE void took_0(struct reader *r) {
-  r->range = r->next[r->range];
-  r->bits -= shift_of(r->split + 1);
+/* Goes on in a part of the range, `width` wide. */
+ALWAYS_INLINE void narrow(struct reader *r, uint32_t width) {
+  const int shift = shift_of(width);
+  r->range = (width << shift) - 1;
+  r->bits -= shift;
 }
+
+ALWAYS_INLINE void took_0(struct reader *r) { narrow(r, r->split + 1); }
 
 ALWAYS_INLINE void took_1(struct reader *r) {
   r->value -= (uint64_t)(r->split + 1) << r->bits;
-  r->bits -= shift_of(r->range - r->split);
-  r->range = r->next[r->range + 128];
+  narrow(r, r->range - r->split);
 }
 
 /* For symbols nobody can predict: all ones or none, without a branch. The empty asm keeps the compiler from making one. */
@@ -104,8 +100,7 @@ ALWAYS_INLINE int bit(VP8BitReader *br, struct reader *r, uint32_t p) {
   const uint32_t one = mask_of(r->top > r->split);
   const uint32_t low = r->split + 1, high = r->range - r->split;
   r->value -= (uint64_t)(low & one) << r->bits;
-  r->bits -= shift_of(low ^ ((low ^ high) & one));
-  r->range = r->next[r->range + (one & 128)];
+  narrow(r, low ^ ((low ^ high) & one));
   return (int)(one & 1);
 }
 

@@ -1,4 +1,4 @@
-//! Both builds of libwebp on one file, for tests and fuzzing.
+//! The ways to decode one file, for tests and fuzzing.
 
 use super::{chunks, features, v3, whole, Job, LOSSY};
 use crate::cancel::CancelToken;
@@ -8,8 +8,9 @@ use crate::error::{Code, Result};
 /// All rows, or why there are none.
 pub type Outcome = std::result::Result<Vec<u8>, Code>;
 
-/// What libwebp-sys's libwebp makes of a file, and what the second one does; None when the header is no good.
-pub fn both(data: &[u8]) -> Option<(Outcome, Outcome)> {
+/// What libwebp-sys's libwebp makes of a file, and what the second one does, with tables and without; None when the header is
+/// no good.
+pub fn ways(data: &[u8]) -> Option<[Outcome; 3]> {
     let cancel = CancelToken::default();
     let job = Job { data, max_pixels: 1 << 20, apply_exif: true, cancel: &cancel };
     let header = features(data).ok()?;
@@ -26,5 +27,6 @@ pub fn both(data: &[u8]) -> Option<(Outcome, Outcome)> {
         decode(&mut kept).map(|()| kept.rows).map_err(|e| e.code)
     };
     let first = outcome(&|kept| whole(&job, &header, &chunks(data), kept));
-    Some((first, outcome(&|kept| v3::decode(&job, width, height, kept))))
+    let second = |tables| outcome(&|kept| v3::decode_by(&job, width, height, tables, kept));
+    Some([first, second(true), second(false)])
 }

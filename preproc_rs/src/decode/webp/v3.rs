@@ -10,7 +10,6 @@ use libwebp_sys::VP8StatusCode;
 use std::any::Any;
 use std::ffi::{c_int, c_void};
 use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
-use std::sync::Once;
 
 /// Luma rows libwebp hands over at once: 16, and 8 held back by the loop filter.
 const MOST_ROWS: usize = 24;
@@ -18,12 +17,12 @@ const MOST_ROWS: usize = 24;
 type TakeRows = extern "C" fn(*mut c_void, c_int, c_int, *const u8, *const u8, *const u8, c_int, c_int) -> c_int;
 
 extern "C" {
-    fn catalejo_webp_prepare();
     fn catalejo_webp_decode(
         data: *const u8,
         size: usize,
         width: c_int,
         height: c_int,
+        tables: c_int,
         take: TakeRows,
         user: *mut c_void,
     ) -> VP8StatusCode;
@@ -39,17 +38,23 @@ pub fn available() -> bool {
         && is_x86_feature_detected!("f16c")
 }
 
+/// Bytes of a file worth the tables: filling them takes about as long as they save in these.
+const WORTH_TABLES: usize = 16 << 10;
+
 /// Decodes a file whose header said `width` x `height`, lossy, no alpha, no animation.
 pub fn decode(job: &Job<'_>, width: usize, height: usize, target: &mut dyn Target) -> Result<()> {
+    decode_by(job, width, height, job.data.len() >= WORTH_TABLES, target)
+}
+
+/// With tokens looked up in tables (csrc/webp/tokens.h), or symbol by symbol.
+pub fn decode_by(job: &Job<'_>, width: usize, height: usize, tables: bool, target: &mut dyn Target) -> Result<()> {
     assert!(available());
-    static PREPARED: Once = Once::new();
-    // SAFETY: fills a table, once, before any decoder reads it.
-    PREPARED.call_once(|| unsafe { catalejo_webp_prepare() });
     let mut rows = Rows::new(job, width, height, target)?;
     let user: *mut Rows<'_> = &mut rows;
     // SAFETY: a live slice; `user` is the `Rows` that `take` expects and lives through the call.
     let status = unsafe {
-        catalejo_webp_decode(job.data.as_ptr(), job.data.len(), width as c_int, height as c_int, take, user.cast())
+        let (data, size) = (job.data.as_ptr(), job.data.len());
+        catalejo_webp_decode(data, size, width as c_int, height as c_int, c_int::from(tables), take, user.cast())
     };
     match rows.failed {
         Some(Failure::Error(error)) => return Err(error),
