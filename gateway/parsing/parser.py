@@ -248,7 +248,7 @@ class OutputParser:
             self._say(text)
 
     def _say(self, text: str) -> None:
-        if not text:
+        if not text or self.stopped is not None:
             return
         safe = self._stop.feed(text)
         if safe:
