@@ -24,6 +24,8 @@ struct catalejo_jpeg {
   jmp_buf stop;
   int status;
   int max_scans;
+  int cut;            /* the data ended without an end marker */
+  uint32_t seen;      /* bit i: a scan of component i was read; for JPEGs of several scans */
   size_t plane;
   const volatile uint8_t *cancel;
   char message[JMSG_LENGTH_MAX];
@@ -64,6 +66,7 @@ static void error_exit(j_common_ptr c) {
 
 static void emit_message(j_common_ptr c, int level) {
   if (level >= 0) return;
+  if (c->err->msg_code == JWRN_JPEG_EOF) of(c)->cut = 1;
   switch (c->err->msg_code) {
     case JWRN_HIT_MARKER: case JWRN_HUFF_BAD_CODE: case JWRN_ARITH_BAD_CODE: case JWRN_MUST_RESYNC: error_exit(c);
   }
@@ -74,10 +77,23 @@ static void output_message(j_common_ptr c) { (void)c; }
 static void monitor(j_common_ptr c) {
   struct catalejo_jpeg *j = of(c);
   if (j->cancel && *j->cancel) fail(c, CANCELLED);
+  for (int i = 0; i < j->c.comps_in_scan; i++) j->seen |= 1u << j->c.cur_comp_info[i]->component_index;
   if (j->c.input_scan_number > j->max_scans) {
     snprintf(j->message, sizeof j->message, "more than %d scans", j->max_scans);
     fail(c, TOO_MANY_SCANS);
   }
+}
+
+/* A file cut between two scans raises no warning, yet what its other scans held is guessed: grey colours, or a blur. Files that
+ * end properly may leave out refinements (some tools drop them on purpose), but no component. */
+static void check_scans(struct catalejo_jpeg *j) {
+  int missing = j->seen != (1u << j->c.num_components) - 1;
+  if (j->cut && j->c.coef_bits)
+    for (int i = 0; i < j->c.num_components; i++)
+      for (int k = 0; k < DCTSIZE2; k++) missing |= j->c.coef_bits[i][k] != 0;
+  if (!missing) return;
+  snprintf(j->message, sizeof j->message, "%s", "some of its scans are missing");
+  fail((j_common_ptr)&j->c, TRUNCATED);
 }
 
 void catalejo_jpeg_close(struct catalejo_jpeg *j) {
@@ -136,6 +152,7 @@ int catalejo_jpeg_start(struct catalejo_jpeg *j, int four_colours, size_t plane,
   j->c.out_color_space = four_colours ? JCS_CMYK : plane ? JCS_YCbCr : JCS_RGB;
   j->c.dct_method = JDCT_ISLOW;
   jpeg_start_decompress(&j->c);
+  if (jpeg_has_multiple_scans(&j->c)) check_scans(j);
 #ifdef CATALEJO_JPEGINT
   if (plane) j->c.cconvert->color_convert = keep_planes;
 #endif

@@ -25,7 +25,7 @@ impl SizeRule {
         if long > MAX_ASPECT_RATIO * short {
             bail!(
                 BadAspectRatio,
-                "the picture is {width} x {height} pixels, an aspect ratio of {:.1}; the limit is {MAX_ASPECT_RATIO}",
+                "the picture is {width} x {height} pixels, an aspect ratio of {:.2}; the limit is {MAX_ASPECT_RATIO}",
                 long as f64 / short as f64
             );
         }

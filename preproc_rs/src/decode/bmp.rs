@@ -62,8 +62,9 @@ fn header<'a>(job: &Job<'a>) -> Result<File<'a>> {
             (pixels_at, size, i64::from(u16_at(18)?), i64::from(u16_at(20)?), u16_at(24)?, RGB, 0)
         } else {
             let signed = |v: u32| i64::from(v as i32);
-            let colours = u32_at(46).unwrap_or(0);
-            (pixels_at, size, signed(u32_at(18)?), signed(u32_at(22)?), u16_at(28)?, u32_at(30).unwrap_or(0), colours)
+            // The header of 16 bytes ends before these two.
+            let later = |at: usize| if size == 16 { 0 } else { u32_at(at).unwrap_or(0) };
+            (pixels_at, size, signed(u32_at(18)?), signed(u32_at(22)?), u16_at(28)?, later(30), later(46))
         })
     };
     let Some((pixels_at, size, width, signed_height, bits, compression, used)) = fields() else {
@@ -87,6 +88,8 @@ fn header<'a>(job: &Job<'a>) -> Result<File<'a>> {
     let masks = if matches!(compression, BITFIELDS | ALPHABITFIELDS) {
         let alpha = if size >= 56 || compression == ALPHABITFIELDS { u32_at(66).unwrap_or(0) } else { 0 };
         match (u32_at(54), u32_at(58), u32_at(62)) {
+            // Left blank: the order of nearly all files that have masks.
+            (Some(0), Some(0), Some(0)) if bits == 32 => [0x00ff_0000, 0xff00, 0xff, 0xff00_0000],
             (Some(r), Some(g), Some(b)) => [r, g, b, alpha],
             _ => bail!(Truncated, "the BMP ends inside its bit fields"),
         }
@@ -96,14 +99,23 @@ fn header<'a>(job: &Job<'a>) -> Result<File<'a>> {
         [0x00ff_0000, 0xff00, 0xff, 0]
     };
     let mut palette = [[0; 3]; 256];
+    let mut palette_bytes = 0;
     if bits <= 8 {
         let (entry, count) = (if size == 12 { 3 } else { 4 }, if used == 0 { 1 << bits } else { used.min(256) });
+        palette_bytes = entry * count as usize;
         for (i, colour) in palette.iter_mut().enumerate().take(count as usize) {
             let at = 14 + size + i * entry;
             let Some(bgr) = data.get(at..at + 3) else { break };
             *colour = [bgr[2], bgr[1], bgr[0]];
         }
     }
+    let mask_bytes = match (size, compression) {
+        (40, BITFIELDS) => 12,
+        (40, ALPHABITFIELDS) => 16,
+        _ => 0,
+    };
+    // No offset: the pixels stand behind all this.
+    let pixels_at = if pixels_at == 0 { 14 + size + mask_bytes + palette_bytes } else { pixels_at };
     Ok(File {
         data,
         width: width as usize,

@@ -279,7 +279,14 @@ impl<'a> Video<'a> {
                 Code::UnsupportedFormat,
                 format!("the video codec ({detail}) is not supported; H.264, HEVC, VP8, VP9, AV1 and MPEG-4 are"),
             ),
-            4 => (Code::OutOfMemory, "decoding this video takes more memory than allowed".to_string()),
+            // Nearly always the cap on one allocation, which the file itself runs into: trying again is no use.
+            4 => (
+                Code::LimitExceeded,
+                format!(
+                    "decoding this video takes more memory than allowed; the limit is {} MiB",
+                    LIBAV_MAX_ALLOC >> 20
+                ),
+            ),
             5 => (Code::Cancelled, "the request was cancelled".to_string()),
             6 => (Code::Deadline, "decoding this video takes longer than allowed".to_string()),
             _ if detail.is_empty() => (Code::Corrupt, "the video is corrupt".to_string()),

@@ -155,6 +155,47 @@ def test_bmp_runs():
     assert np.array_equal(ours(data), pillow(data))
 
 
+def test_bmp_without_an_offset_or_with_blank_masks():
+    """Pillow's reading: no offset means right behind the header and palette, blank masks mean BGRA."""
+    import struct
+
+    eight = bytearray(SAME["bmp 8 palette"])
+    eight[10:14] = bytes(4)
+    blank = bmp(32, 3, smooth(alpha=True).tobytes(), masks=bytes(12))
+    for data in (bytes(eight), blank):
+        assert np.array_equal(ours(data), pillow(data))
+    whole = SAME["bmp 24"]  # OS/2's header of 16 bytes, which Pillow does not read
+    short = whole[:10] + struct.pack("<II", 30, 16) + whole[18:30] + whole[54:]
+    assert np.array_equal(ours(short), smooth())
+
+
+def scan_starts(jpeg: bytes) -> list[int]:
+    """Where the segments of every scan but the first begin."""
+    starts, at = [], 2
+    while jpeg[at + 1] != 0xD9:
+        marker, size = jpeg[at + 1], int.from_bytes(jpeg[at + 2 : at + 4], "big")
+        at += 2 + size
+        if marker == 0xDA:
+            while jpeg[at] != 0xFF or jpeg[at + 1] in (0, *range(0xD0, 0xD8)):
+                at += 1
+            starts.append(at)
+    return starts[:-1]
+
+
+def test_a_jpeg_cut_between_its_scans_is_refused():
+    """No decoder warns there; only the end marker may be missing."""
+    data = SAME["jpeg progressive"]
+    cuts = scan_starts(data)
+    assert len(cuts) > 5
+    for cut in cuts:
+        refused = refusal(preproc_rs.prepare_image, data[:cut])
+        assert refused is not None and refused.code == "truncated"
+    assert np.array_equal(ours(data[:-2]), pillow(data))
+    # With an end marker, a file may do without its last refinements: some tools drop them on purpose.
+    fewer = data[: cuts[-1]] + b"\xff\xd9"
+    assert np.array_equal(ours(fewer), pillow(fewer))
+
+
 def test_every_cut_of_every_format_is_typed():
     """Never a crash, never another exception, and a picture cut in half is refused."""
     for data in SAME.values():

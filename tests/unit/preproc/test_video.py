@@ -184,3 +184,12 @@ def test_two_threads_give_the_same_rows():
     data = (VIDEO / "hevc_open.mp4").read_bytes()
     one, two = (preproc_rs.prepare_video(data, threads=n) for n in (1, 2))
     assert np.array_equal(one.patches, two.patches)
+
+
+def test_an_impossible_count_of_chunks_is_the_files_fault():
+    """libav asks for an impossible amount of memory: a limit of ours, which trying again does not move."""
+    data = bytearray((MEDIA / "v_base_faststart.mp4").read_bytes())
+    at = data.index(b"stco") + 8
+    data[at : at + 4] = b"\xff" * 4
+    refused = refusal(preproc_rs.prepare_video, bytes(data))
+    assert refused is not None and refused.code == "limit_exceeded" and "256 MiB" in refused.message
