@@ -10,10 +10,25 @@ use crate::resize::stream::row_stride;
 use png::{BitDepth, ColorType, DecodingError, Transformations};
 use std::io::Cursor;
 
+/// An end chunk: no content, and its checksum.
+const END: [u8; 12] = *b"\0\0\0\0IEND\xaeB\x60\x82";
+
 pub fn decode(job: &Job<'_>, target: &mut dyn Target) -> Result<()> {
     let (width, height) = stored_size(job.data)?;
     job.check_size(width, height)?;
-    let mut decoder = png::Decoder::new_with_limits(Cursor::new(job.data), png::Limits { bytes: PNG_DECODER_BYTES });
+    let Some(end) = end_of_unended(job.data) else { return pixels_of(job, job.data, target) };
+    let mut ended = try_zeroed(end + END.len())?;
+    ended[..end].copy_from_slice(&job.data[..end]);
+    ended[end..].copy_from_slice(&END);
+    pixels_of(job, &ended, target).map_err(|e| match e.code {
+        Code::Corrupt => Error::new(Code::Truncated, "the PNG ends too early"),
+        _ => e,
+    })
+}
+
+fn pixels_of(job: &Job<'_>, data: &[u8], target: &mut dyn Target) -> Result<()> {
+    let (width, height) = stored_size(data)?;
+    let mut decoder = png::Decoder::new_with_limits(Cursor::new(data), png::Limits { bytes: PNG_DECODER_BYTES });
     decoder.set_ignore_iccp_chunk(true);
     decoder.set_ignore_text_chunk(true);
     // Palettes, small bit depths and tRNS become 8-bit samples (and alpha); 16 bits become the high 8.
@@ -93,21 +108,37 @@ fn stored_size(data: &[u8]) -> Result<(u32, u32)> {
     }
 }
 
+/// Type, place and length of the content of each chunk whose head is there.
+fn chunks(data: &[u8]) -> impl Iterator<Item = (&[u8], usize, usize)> {
+    let mut at = 8usize;
+    std::iter::from_fn(move || {
+        let head = data.get(at..at.checked_add(8)?)?;
+        let length = u32::from_be_bytes([head[0], head[1], head[2], head[3]]) as usize;
+        let content = at + 8;
+        at = content + length + 4;
+        Some((&head[4..], content, length))
+    })
+}
+
+/// Where the last chunk ends in a file that lacks only its end chunk, or has a part of it: all image data may be there.
+fn end_of_unended(data: &[u8]) -> Option<usize> {
+    let (mut end, mut has_pixels) = (0, false);
+    for (kind, content, length) in chunks(data) {
+        if kind == b"IEND" || content + length + 4 > data.len() {
+            break;
+        }
+        end = content + length + 4;
+        has_pixels |= kind == b"IDAT";
+    }
+    (has_pixels && data.len() - end < END.len()).then_some(end)
+}
+
 /// The eXIf chunk may stand before or after the image data.
 fn orientation(data: &[u8]) -> Orientation {
-    let mut at = 8usize;
-    for _ in 0..MAX_CHUNKS {
-        let Some(head) = data.get(at..at + 8) else { break };
-        let length = u32::from_be_bytes([head[0], head[1], head[2], head[3]]) as usize;
-        if &head[4..] == b"eXIf" {
-            return exif::orientation(data.get(at + 8..at + 8 + length).unwrap_or_default());
-        }
-        match at.checked_add(12 + length) {
-            Some(next) => at = next,
-            None => break,
-        }
-    }
-    Orientation::UPRIGHT
+    let found = chunks(data).take(MAX_CHUNKS).find(|(kind, ..)| *kind == b"eXIf");
+    found.map_or(Orientation::UPRIGHT, |(_, content, length)| {
+        exif::orientation(data.get(content..content + length).unwrap_or_default())
+    })
 }
 
 fn error(e: DecodingError) -> Error {

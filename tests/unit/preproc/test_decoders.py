@@ -1,6 +1,7 @@
 """Decoded pixels equal Pillow's for every format it decodes the same way; the exceptions are decisions, tested here too."""
 
 import io
+import zlib
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from PIL import Image
 import preproc_rs
 
 from . import resize_ref as ref
-from .paths import refusal
+from .paths import MEDIA, refusal
 
 SIZE = (168, 224)  # multiples of 28 above the floor of 112: the long-side rule changes nothing
 
@@ -212,3 +213,21 @@ def test_flipped_bytes_are_typed():
             for at in rng.integers(0, min(len(data), 2000), 3):
                 broken[at] = rng.integers(0, 256)
             refusal(preproc_rs.prepare_image, bytes(broken), max_pixels=4_000_000)
+
+
+def test_a_png_without_its_end_chunk_is_whole_if_its_pixels_are():
+    interlaced = (MEDIA / "interlaced.png").read_bytes()
+    for data in (SAME["png rgb"], SAME["png palette"], interlaced):
+        assert data[-8:-4] == b"IEND"
+        whole = preproc_rs.prepare_image(data).hash
+        for missing in (1, 4, 7, 11, 12):
+            assert preproc_rs.prepare_image(data[:-missing]).hash == whole, missing
+    # Two image chunks, the second of which is missing.
+    data = SAME["png rgb"]
+    at = data.index(b"IDAT") - 4
+    length = int.from_bytes(data[at : at + 4], "big")
+    body = data[at + 8 : at + 8 + length]
+    half = b"IDAT" + body[: length // 2]
+    cut = data[:at] + (length // 2).to_bytes(4, "big") + half + zlib.crc32(half).to_bytes(4, "big")
+    refused = refusal(preproc_rs.prepare_image, cut)
+    assert refused is not None and refused.code == "truncated"
