@@ -12,7 +12,8 @@ static const uint8_t zigzag[16] = {0, 1, 4, 8, 5, 2, 3, 6, 9, 12, 13, 10, 7, 11,
 ALWAYS_INLINE int five_or_more(VP8BitReader *br, struct reader *r, const uint8_t *p) {
   /* Probabilities of the extra bits of the four largest categories, the highest bit first. */
   static const uint8_t extra[4][12] = {
-      {173, 148, 140}, {176, 155, 140, 135}, {180, 157, 141, 134, 130}, {254, 254, 243, 230, 196, 177, 153, 140, 133, 130, 129}};
+      {173, 148, 140}, {176, 155, 140, 135}, {180, 157, 141, 134, 130},
+      {254, 254, 243, 230, 196, 177, 153, 140, 133, 130, 129}};
   if (!is_1(br, r, p[6])) {
     took_0(r);
     if (!is_1(br, r, p[7])) {

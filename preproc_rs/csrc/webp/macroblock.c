@@ -23,7 +23,7 @@ enum {
 /* Bytes that a macroblock may take, and those fetched ahead. */
 enum { MACROBLOCK = 25 * 16 * VALUE / 8 + 16 };
 
-static const uint32_t one = 1, minus_one = UINT32_MAX;
+static const uint32_t plus_one = 1, minus_one = UINT32_MAX;
 
 /* Of a reader in its range with bytes to come. */
 ALWAYS_INLINE struct window open_window(const VP8BitReader *br, const struct reader *r) {
@@ -60,20 +60,20 @@ ALWAYS_INLINE void narrow_window(struct window *w, uint64_t low, uint64_t width)
 /* One kind of block of a macroblock. */
 struct blocks {
   const struct tokens *tokens;
-  const struct token *first; /* without neighbours, of the smallest range */
-  const struct step *step;   /* of the first coefficient */
-  int kind;
+  const struct kind *kind;
+  const struct step *step; /* of the first coefficient */
+  int number;
 };
 
 ALWAYS_INLINE struct blocks blocks_of(const struct tokens *tokens, int kind) {
-  return (struct blocks){tokens, &tokens->kinds[kind].first[0][0], &tokens->steps[kind][kind == 0], kind};
+  return (struct blocks){tokens, &tokens->kinds[kind], &tokens->steps[kind][kind == 0], kind};
 }
 
 /* Coefficients of one 4x4 block, not yet dequantised, into `out`; how many, with the zeros before the last. */
 ALWAYS_INLINE uint8_t block(VP8BitReader *br, struct window *at, const struct blocks *blocks, size_t context, int16_t *out) {
   struct window w = *at;
-  need(&w, 48);
-  const struct token *token = blocks->first + (128 * context + w.range - 127);
+  need(&w, 48); /* enough for most blocks: one refill, where it can be predicted */
+  const struct token *token = blocks->kind->first[context] + (w.range - 127);
   const struct step *step = blocks->step;
   for (;;) {
     need(&w, TOKEN);
@@ -82,8 +82,8 @@ ALWAYS_INLINE uint8_t block(VP8BitReader *br, struct window *at, const struct bl
     const uint64_t plus = zero + (half << one_at), larger = zero + ((2 * half - 1 + odd) << one_at);
     uint64_t low = (uint64_t)token->end << 56;
     if (__builtin_expect(w.value >= larger, 0)) {
-      const size_t index = (size_t)(token - blocks->first);
-      const uint8_t *const p = blocks->tokens->probabilities[blocks->kind][index / ROW];
+      const size_t row = ((uintptr_t)token - (uintptr_t)blocks->kind) / (ROW * sizeof *token);
+      const uint8_t *const p = blocks->tokens->probabilities[blocks->number][row];
       narrow_window(&w, larger, ((uint64_t)((token->range & 127) + 128) << 56) - larger);
       struct reader r = {.value = w.value >> (56 - w.bits), .range = (uint32_t)w.range, .bits = w.bits};
       br->buf = w.next;
@@ -107,14 +107,14 @@ ALWAYS_INLINE uint8_t block(VP8BitReader *br, struct window *at, const struct bl
         "cmovae %[after_plus], %[next]\n\t"
         "cmovae %[zero], %[low]\n\t"
         "cmovae %[one_shift], %[shift]\n\t"
-        "cmovae %[one], %[coefficient]\n\t"
+        "cmovae %[plus_one], %[coefficient]\n\t"
         "cmp %[plus], %[value]\n\t"
         "cmovae %[after_minus], %[next]\n\t"
         "cmovae %[plus], %[low]\n\t"
         "cmovae %[minus_one], %[coefficient]\n\t"
         : [next] "+&r"(next), [low] "+&r"(low), [shift] "+&r"(shift), [coefficient] "+&r"(coefficient)
         : [value] "r"(w.value), [zero] "r"(zero), [plus] "r"(plus), [after_plus] "r"(after_plus),
-          [after_minus] "r"(after_minus), [one_shift] "r"(57 - one_at), [one] "m"(one), [minus_one] "m"(minus_one)
+          [after_minus] "r"(after_minus), [one_shift] "r"(57 - one_at), [plus_one] "m"(plus_one), [minus_one] "m"(minus_one)
         : "cc");
     w.value = (w.value - low) << shift;
     w.bits -= (int)shift;
@@ -169,7 +169,8 @@ struct neighbours {
 
 ALWAYS_INLINE struct neighbours unpacked(uint64_t bits) {
   struct neighbours n;
-  const uint64_t bytes = ((bits * 0x0101010101010101 & 0x8040201008040201) + 0x7f7f7f7f7f7f7f7f) >> 7 & 0x0101010101010101;
+  const uint64_t ones = 0x0101010101010101, spread = bits * ones & 0x8040201008040201;
+  const uint64_t bytes = (spread + 0x7f * ones) >> 7 & ones;
   memcpy(&n, &bytes, sizeof n);
   return n;
 }
@@ -225,19 +226,22 @@ static int residuals(const struct tokens *tokens, VP8Decoder *decoder, VP8BitRea
   return !(luma | chroma);
 }
 
-/* Whether a whole macroblock's bits are there, and the stream is in its range (no encoder leaves it: `bit`). */
-static int fits(VP8BitReader *br) {
+/* Whether a whole macroblock's bits are there and the stream is in its range; then a byte is fetched if need be. No encoder
+ * leaves the range. A stream above it depends on where bytes are fetched, so it is left as it is for libwebp's own steps. */
+static int open_if_whole(VP8BitReader *br) {
   if (br->buf_end - br->buf < MACROBLOCK) return 0;
-  if (br->bits < 0) {
-    br->value = br->value << 8 | *br->buf++;
-    br->bits += 8;
-  }
-  return br->value >> br->bits <= br->range;
+  const int fetched = br->bits < 0, bits = br->bits + 8 * fetched;
+  const uint64_t value = fetched ? br->value << 8 | *br->buf : br->value;
+  if (value >> bits > br->range) return 0;
+  br->value = value;
+  br->bits = bits;
+  br->buf += fetched;
+  return 1;
 }
 
 int catalejo_webp_macroblock(const struct tokens *tokens, VP8Decoder *decoder, VP8BitReader *br) {
   VP8MBData *const data = decoder->mb_data + decoder->mb_x;
-  if (tokens == NULL || (decoder->use_skip_proba && data->skip) || !fits(br)) return VP8DecodeMB(decoder, br);
+  if (tokens == NULL || (decoder->use_skip_proba && data->skip) || !open_if_whole(br)) return VP8DecodeMB(decoder, br);
   const int nothing = residuals(tokens, decoder, br);
   if (decoder->filter_type > 0) {
     VP8FInfo *const filter = decoder->f_info + decoder->mb_x;

@@ -34,7 +34,9 @@ static int put(const VP8Io *io) {
 static int rows(VP8Decoder *decoder, VP8Io *io, const struct tokens *tokens) {
   for (decoder->mb_y = 0; decoder->mb_y < decoder->br_mb_y; decoder->mb_y++) {
     VP8BitReader *const coefficients = &decoder->parts[(uint32_t)decoder->mb_y & decoder->num_parts_minus_one];
-    if (!VP8ParseIntraModeRow(&decoder->br, decoder)) return VP8SetError(decoder, VP8_STATUS_NOT_ENOUGH_DATA, "modes end early");
+    if (!VP8ParseIntraModeRow(&decoder->br, decoder)) {
+      return VP8SetError(decoder, VP8_STATUS_NOT_ENOUGH_DATA, "modes end early");
+    }
     for (; decoder->mb_x < decoder->mb_w; decoder->mb_x++) {
       if (!catalejo_webp_macroblock(tokens, decoder, coefficients)) {
         return VP8SetError(decoder, VP8_STATUS_NOT_ENOUGH_DATA, "coefficients end early");
@@ -46,7 +48,7 @@ static int rows(VP8Decoder *decoder, VP8Io *io, const struct tokens *tokens) {
   return 1;
 }
 
-/* VP8Decode for one thread. */
+/* VP8Decode for one thread; VP8Delete clears after a failure. */
 static int decode(VP8Decoder *decoder, VP8Io *io, struct tokens *tokens) {
   if (!VP8GetHeaders(decoder, io) || VP8EnterCritical(decoder, io) != VP8_STATUS_OK) return 0;
   if (tokens != NULL) catalejo_webp_fill_tokens(tokens, decoder);

@@ -44,7 +44,7 @@ static void fill(struct token *row, int step, const uint8_t *p, int may_end) {
   for (uint32_t range = 127; range < 255; range += (uint32_t)step) *row++ = token_of(range, p, may_end);
 }
 
-/* Nothing reaches `PAST`: all of the range ends the block. */
+/* Nothing reaches `PAST`: all of the range ends the block. `one_at` only keeps the border of larger values above that. */
 static void fill_past(struct token *row, int step) {
   for (uint32_t range = 127; range < 255; range += (uint32_t)step) {
     *row++ = (struct token){.zero = PAST << 7, .half = 64, .one_at = 48, .end = PAST, .range = (uint8_t)(range - 127)};
@@ -69,7 +69,9 @@ void catalejo_webp_fill_tokens(struct tokens *tokens, const VP8Decoder *decoder)
       fill(place->larger, 2, p[2], 1);
       for (int i = 0; i < 4; i++) memcpy(*rows++, p[i < 2 ? 0 : i - 1], NUM_PROBAS);
     }
-    for (int n = 0; n < 16; n++) tokens->steps[k][n] = (struct step){&kind->bands[bands[n] - decoder->proba.bands[k]], zigzag[n]};
+    for (int n = 0; n < 16; n++) {
+      tokens->steps[k][n] = (struct step){&kind->bands[bands[n] - decoder->proba.bands[k]], zigzag[n]};
+    }
     tokens->steps[k][16] = (struct step){&tokens->past, 0};
   }
   fill_past(tokens->past.zero, 1);

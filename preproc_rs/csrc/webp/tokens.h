@@ -17,16 +17,16 @@
 
 struct token {
   uint16_t zero;       /* the border between 0 and 1, in 1/128 */
-  uint8_t half;        /* and what of "one" is 1, not -1 */
+  uint8_t half;        /* the part of "one" that is 1, not -1, in units of `one_at` */
   uint8_t one_at;      /* where a range after "one" lies: 56, less the bits it takes without its sign */
   uint8_t after_zero;  /* the range after a zero, less 127: an index */
   uint8_t zero_shift;  /* the bits a zero takes */
   uint8_t end;         /* the border between the end and 0; 0 where a block cannot end */
-  uint8_t range;       /* less 127; and 128 where the range after "one" is odd: twice `half` less 1, not 2 */
+  uint8_t range;       /* less 127; bit 7: the range after "one" is odd: twice `half` less 1, not 2 */
 };
 
 /* What a position's tokens look like after another coefficient. A sign leaves ranges that are odd (here, less 1): half the
- * rows, and that half stays in the cache. */
+ * rows, and that half stays in the cache. They end at 253: 254 is the range before a stream's first symbol alone. */
 struct place {
   struct token zero[128], one[64], larger[64];
 };
