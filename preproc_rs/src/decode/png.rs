@@ -16,18 +16,18 @@ const END: [u8; 12] = *b"\0\0\0\0IEND\xaeB\x60\x82";
 pub fn decode(job: &Job<'_>, target: &mut dyn Target) -> Result<()> {
     let (width, height) = stored_size(job.data)?;
     job.check_size(width, height)?;
-    let Some(end) = end_of_unended(job.data) else { return pixels_of(job, job.data, target) };
+    let Some(end) = end_of_unended(job.data) else { return pixels_of(job, job.data, (width, height), target) };
     let mut ended = try_zeroed(end + END.len())?;
     ended[..end].copy_from_slice(&job.data[..end]);
     ended[end..].copy_from_slice(&END);
-    pixels_of(job, &ended, target).map_err(|e| match e.code {
+    pixels_of(job, &ended, (width, height), target).map_err(|e| match e.code {
         Code::Corrupt => Error::new(Code::Truncated, "the PNG ends too early"),
         _ => e,
     })
 }
 
-fn pixels_of(job: &Job<'_>, data: &[u8], target: &mut dyn Target) -> Result<()> {
-    let (width, height) = stored_size(data)?;
+/// `data`: the job's, with an end.
+fn pixels_of(job: &Job<'_>, data: &[u8], (width, height): (u32, u32), target: &mut dyn Target) -> Result<()> {
     let mut decoder = png::Decoder::new_with_limits(Cursor::new(data), png::Limits { bytes: PNG_DECODER_BYTES });
     decoder.set_ignore_iccp_chunk(true);
     decoder.set_ignore_text_chunk(true);
